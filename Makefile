@@ -1,0 +1,50 @@
+# The commands of the book. `make` alone lists them.
+
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+CLAIMS := code/normbook/lab/claims.json
+# One thread each: two notebooks run side by side, and small models run faster so.
+TEST := NORMBOOK_STRICT=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile
+NBVAL := --nbval --nbval-current-env
+
+.DEFAULT_GOAL := help
+.PHONY: help book test record serve clean test-portable
+
+help: ## list these commands
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
+
+book: $(READY) ## build the pages from the recorded results, executing nothing
+	$(BIN)/python -m normbook.press.publish
+
+test: $(READY) $(CLAIMS) ## check the code, the book's rules, and every result by running it again
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/codespell
+	$(TEST) $(NBVAL) tests book
+
+record: $(READY) ## execute the chapters that changed and keep what they print (ALL=1: all of them)
+	$(BIN)/python -m normbook.press.record $(if $(ALL),--all)
+
+serve: book ## build, then serve the pages on this machine
+	@echo "The book is at http://localhost:8000 (stop with Ctrl-C)"
+	$(BIN)/python -m http.server 8000 --bind 127.0.0.1 --directory _build/html
+
+clean: ## remove the built pages and the environment; the recorded results stay
+	rm -rf _build .venv $(CLAIMS) .pytest_cache .ruff_cache .hypothesis
+
+test-portable: $(READY) $(CLAIMS) ## run every notebook on other instruction sets and thread counts
+	for setting in ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 \
+	  ATEN_CPU_CAPABILITY=avx512 "MKL_CBWR=COMPATIBLE ONEDNN_MAX_CPU_ISA=SSE41" \
+	  NORMBOOK_THREADS=2; do \
+	  echo "== $$setting"; env $$setting $(TEST) $(NBVAL) book || exit 1; done
+
+$(CLAIMS): book/claims.yml book/references.bib $(READY)
+	$(BIN)/python -m normbook.press.ledger
+
+$(READY): requirements.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "The book needs Python 3.11 or newer: make PYTHON=python3.12 …"; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	touch $(READY)

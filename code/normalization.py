@@ -1,0 +1,87 @@
+"""The engine of the book on normalization, residual connections and initialization: its contents.
+
+Chapters write `import normalization as nz`. Every name is defined in `normbook/engine/`, from
+scratch, with PyTorch's signature where PyTorch has the thing. Run as a program,
+`python code/normalization.py`, it is the sanity check of section A.
+"""
+
+# §5 and §7 Placement and residual connections: the branches, then what joins them
+from normbook.engine.attention import (
+    FeedForward,  # the branch that treats each position alone: up, activation, down
+    MultiHeadAttention,  # the branch that mixes positions: query, key, value, output
+    attention,  # softmax(logits) times values
+    attention_entropy,  # how spread out each row of attention is, in nats
+    attention_logits,  # scaled dot products, before the softmax
+)
+
+# §8 Initialization
+from normbook.engine.initialization import (
+    calculate_fan,  # inputs per output and outputs per input of a weight
+    calculate_gain,  # how much a nonlinearity asks the weights to make up for
+    kaiming_normal_,  # variance gain² / fan, drawn from a normal distribution
+    kaiming_uniform_,  # the same from a uniform one
+    xavier_normal_,  # variance 2 gain² / (fan_in + fan_out), from a normal distribution
+    xavier_uniform_,  # the same from a uniform one
+)
+
+# §2 BatchNorm, §3 LayerNorm, §4 RMSNorm
+from normbook.engine.layers import (
+    BatchNorm,  # §2 statistics over the batch, and running ones for evaluation
+    LayerNorm,  # §3 statistics over one example's features
+    RMSNorm,  # §4 the same without subtracting the mean
+    batch_norm,  # §2 the formula of BatchNorm
+    center,  # §2 what BatchNorm and LayerNorm share: x - E[x], and the variance
+    layer_norm,  # §3 the formula of LayerNorm
+    rms_norm,  # §4 the formula of RMSNorm
+)
+from normbook.engine.residuals import (
+    PLACEMENTS,  # §5 every placement of norms around a branch, each with its formula
+    Residual,  # §7 skip + branch, with the norms placed as one of these
+    TransformerBlock,  # §5 two residual writes: attention, then feed-forward
+)
+
+# §A Sanity check
+from normbook.engine.sanity import (
+    CHECKS,  # the six checks [a] to [f], each a function of the seeds
+    Check,  # what a check returns: label, line, passed, and the numbers over seeds
+    sanity_check,  # runs the six checks
+)
+
+__all__ = [  # noqa: RUF022 (in the order of the chapters)
+    # §2 BatchNorm
+    "BatchNorm",
+    "batch_norm",
+    "center",
+    # §3 LayerNorm
+    "LayerNorm",
+    "layer_norm",
+    # §4 RMSNorm
+    "RMSNorm",
+    "rms_norm",
+    # §5 Pre-LN and Post-LN
+    "FeedForward",
+    "MultiHeadAttention",
+    "PLACEMENTS",
+    "TransformerBlock",
+    "attention",
+    "attention_entropy",
+    "attention_logits",
+    # §7 Residual connections
+    "Residual",
+    # §8 Initialization
+    "calculate_fan",
+    "calculate_gain",
+    "kaiming_normal_",
+    "kaiming_uniform_",
+    "xavier_normal_",
+    "xavier_uniform_",
+    # §A Sanity check
+    "CHECKS",
+    "Check",
+    "sanity_check",
+]
+
+if __name__ == "__main__":
+    from normbook.engine.sanity import main
+
+    raise SystemExit(main())

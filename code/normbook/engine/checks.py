@@ -1,0 +1,73 @@
+"""Questions every public function asks of its arguments.
+
+Each check raises `TypeError` (wrong kind) or `ValueError` (wrong value), naming the argument, what
+came and what was expected, so that nothing is silently broadcast, promoted or clamped.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+HALF_DTYPES = (torch.float16, torch.bfloat16)
+
+
+def computation_dtype(input: Tensor) -> torch.dtype:
+    """Choose the dtype of the statistics: float32 for half precision, else the input's."""
+    return torch.float32 if input.dtype in HALF_DTYPES else input.dtype
+
+
+def require_floating(name: str, value: Tensor) -> None:
+    """Raise `TypeError` unless `value` is a real floating-point tensor."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
+    if not value.is_floating_point():
+        raise TypeError(f"{name} must have a real floating-point dtype, got {value.dtype}")
+
+
+def require_parameter(name: str, value: Tensor | None, shape: Sequence[int], input: Tensor) -> None:
+    """Raise unless `value` is None or fits `input`: this shape, its device and an accepted dtype.
+
+    The one rule for mixed dtypes: a parameter has the input's dtype, or float32 beside a
+    half-precision input. The output always has the input's dtype.
+    """
+    if value is None:
+        return
+    require_floating(name, value)
+    if tuple(value.shape) != tuple(shape):
+        raise ValueError(f"{name} must have shape {tuple(shape)}, got {tuple(value.shape)}")
+    if value.dtype not in (input.dtype, computation_dtype(input)):
+        raise TypeError(
+            f"{name} must have the input's dtype {input.dtype} (or float32 beside half), "
+            f"got {value.dtype}"
+        )
+    if value.device != input.device:
+        raise ValueError(f"{name} must be on the input's device {input.device}, got {value.device}")
+
+
+def require_number(name: str, value: float, low: float = -math.inf, high: float = math.inf) -> None:
+    """Raise unless `value` is a finite number in [low, high]."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} must be a number, got {type(value).__name__}")
+    if not low <= value <= high or not math.isfinite(value):
+        expected = f"a finite number in [{low:g}, {high:g}]"
+        raise ValueError(f"{name} must be {expected}, got {value}")
+
+
+def require_size(name: str, value: int, low: int = 1) -> None:
+    """Raise unless `value` is a whole number of at least `low`."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an integer, got {value!r}")
+    if value < low:
+        raise ValueError(f"{name} must be at least {low}, got {value}")
+
+
+def as_shape(name: str, value: int | Sequence[int]) -> tuple[int, ...]:
+    """Turn `value` into a tuple of positive sizes; a single integer is one axis."""
+    sizes = (value,) if isinstance(value, int) else tuple(value)
+    if not sizes:
+        raise ValueError(f"{name} must name at least one axis, got an empty shape")
+    for size in sizes:
+        require_size(name, size)
+    return sizes

@@ -1,0 +1,158 @@
+"""Initializers with the signatures and the draws of `torch.nn.init` (section 8 of the book).
+
+All of them ask one question: which variance of the weights keeps the signal at its size through a
+layer? For n inputs of second moment 1 the answer is gain**2 / n, where the gain undoes what the
+nonlinearity loses.
+"""
+
+import math
+
+import torch
+from torch import Generator, Tensor
+
+from normbook.engine.checks import require_floating, require_number
+
+# relu's gain follows from a formula; tanh's 5/3 and selu's 3/4 are rules of thumb
+_GAINS = {
+    "linear": 1.0,
+    "conv1d": 1.0,
+    "conv2d": 1.0,
+    "conv3d": 1.0,
+    "conv_transpose1d": 1.0,
+    "conv_transpose2d": 1.0,
+    "conv_transpose3d": 1.0,
+    "sigmoid": 1.0,
+    "tanh": 5 / 3,
+    "relu": math.sqrt(2.0),
+    "selu": 3 / 4,
+}
+
+
+def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
+    """Look up how much larger weights should be before this nonlinearity, as PyTorch has it.
+
+    1 for linear, convolution and sigmoid; 5/3 for tanh; sqrt(2) for relu; 3/4 for selu; and sqrt(2
+    / (1 + slope**2)) for leaky_relu, whose slope is `param` (0.01 when None).
+
+    Raises: ValueError on an unknown nonlinearity; TypeError on a slope that is not a number.
+
+    Source: He et al. 2015 (arXiv 1502.01852), Eq. 10 and 15, for the rectifiers.
+    """
+    if nonlinearity == "leaky_relu":
+        slope = 0.01 if param is None else param
+        require_number("param", slope)
+        return math.sqrt(2.0 / (1 + slope**2))
+    if nonlinearity not in _GAINS:
+        known = ", ".join([*_GAINS, "leaky_relu"])
+        raise ValueError(f"nonlinearity must be one of {known}, got {nonlinearity!r}")
+    return _GAINS[nonlinearity]
+
+
+def calculate_fan(tensor: Tensor) -> tuple[int, int]:
+    """Count the inputs of one output and the outputs of one input: (fan_in, fan_out).
+
+    Shapes: [out, in] for a linear layer; [out, in, *kernel] for a convolution, where each fan
+    counts the kernel's positions too.
+
+    Raises: ValueError on fewer than 2 axes (a bias has no fan) or a tensor without elements;
+    TypeError on a dtype that is not real floating point.
+
+    Source: Glorot & Bengio 2010, section 4.2.1; He et al. 2015 (arXiv 1502.01852), section 2.2.
+    """
+    require_floating("tensor", tensor)
+    if tensor.dim() < 2:
+        raise ValueError(
+            f"tensor must have at least 2 axes to have a fan, got shape {tuple(tensor.shape)}"
+        )
+    if tensor.numel() == 0:
+        raise ValueError(f"tensor must have elements, got shape {tuple(tensor.shape)}")
+    positions = math.prod(tensor.shape[2:])
+    return tensor.shape[1] * positions, tensor.shape[0] * positions
+
+
+def _xavier_std(tensor: Tensor, gain: float) -> float:
+    """Return gain * sqrt(2 / (fan_in + fan_out)), a compromise of forward and backward."""
+    require_number("gain", gain, low=0)
+    return gain * math.sqrt(2.0 / sum(calculate_fan(tensor)))
+
+
+def _kaiming_std(tensor: Tensor, a: float, mode: str, nonlinearity: str) -> float:
+    """Return gain / sqrt(fan): fan_in keeps the forward signal, fan_out the backward one."""
+    modes = ("fan_in", "fan_out")
+    if mode not in modes:
+        raise ValueError(f"mode must be 'fan_in' or 'fan_out', got {mode!r}")
+    return calculate_gain(nonlinearity, a) / math.sqrt(calculate_fan(tensor)[modes.index(mode)])
+
+
+def _fill_uniform(tensor: Tensor, std: float, generator: Generator | None) -> Tensor:
+    """Draw in place from U(-b, b); such a draw has standard deviation b / sqrt(3)."""
+    bound = math.sqrt(3.0) * std
+    with torch.no_grad():
+        return tensor.uniform_(-bound, bound, generator=generator)
+
+
+def _fill_normal(tensor: Tensor, std: float, generator: Generator | None) -> Tensor:
+    """Draw in place from N(0, std**2)."""
+    with torch.no_grad():
+        return tensor.normal_(0.0, std, generator=generator)
+
+
+def xavier_uniform_(
+    tensor: Tensor, gain: float = 1.0, generator: Generator | None = None
+) -> Tensor:
+    """Fill in place from a uniform distribution of variance gain**2 * 2 / (fan_in + fan_out).
+
+    Shapes and errors: as `calculate_fan`; ValueError on a negative gain.
+
+    Source: Glorot & Bengio 2010, Eq. 16.
+    """
+    return _fill_uniform(tensor, _xavier_std(tensor, gain), generator)
+
+
+def xavier_normal_(tensor: Tensor, gain: float = 1.0, generator: Generator | None = None) -> Tensor:
+    """Fill in place from a normal distribution of variance gain**2 * 2 / (fan_in + fan_out).
+
+    Shapes and errors: as `calculate_fan`; ValueError on a negative gain.
+
+    Source: Glorot & Bengio 2010, Eq. 12.
+    """
+    return _fill_normal(tensor, _xavier_std(tensor, gain), generator)
+
+
+def kaiming_uniform_(
+    tensor: Tensor,
+    a: float = 0,
+    mode: str = "fan_in",
+    nonlinearity: str = "leaky_relu",
+    generator: Generator | None = None,
+) -> Tensor:
+    """Fill in place from a uniform distribution of variance gain**2 / fan.
+
+    `a` is the negative slope of leaky_relu and is used with no other nonlinearity; `mode` picks the
+    fan. `a=sqrt(5)`, the default of `nn.Linear`, gives the variance 1 / (3 fan_in), which preserves
+    nothing.
+
+    Shapes and errors: as `calculate_fan` and `calculate_gain`; ValueError on another mode.
+
+    Source: He et al. 2015 (arXiv 1502.01852), Eq. 10 and 14.
+    """
+    return _fill_uniform(tensor, _kaiming_std(tensor, a, mode, nonlinearity), generator)
+
+
+def kaiming_normal_(
+    tensor: Tensor,
+    a: float = 0,
+    mode: str = "fan_in",
+    nonlinearity: str = "leaky_relu",
+    generator: Generator | None = None,
+) -> Tensor:
+    """Fill in place from a normal distribution of variance gain**2 / fan.
+
+    `a` is the negative slope of leaky_relu and is used with no other nonlinearity; `mode` picks the
+    fan.
+
+    Shapes and errors: as `calculate_fan` and `calculate_gain`; ValueError on another mode.
+
+    Source: He et al. 2015 (arXiv 1502.01852), Eq. 10 and 14.
+    """
+    return _fill_normal(tensor, _kaiming_std(tensor, a, mode, nonlinearity), generator)

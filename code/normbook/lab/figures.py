@@ -1,0 +1,224 @@
+"""One style for every figure, and `show`, which puts a figure and a digest of its data on the page.
+
+The digest is text: nbval compares it, so a figure cannot change without a test seeing it.
+"""
+
+import base64
+import io
+import itertools
+import zlib
+
+import matplotlib
+import matplotlib.pyplot as plt
+import numpy as np
+from IPython.display import display
+from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection, QuadMesh
+from matplotlib.figure import Figure
+
+from normbook.lab.values import significant
+
+WIDTH = 6.4  # inches: a column of text on a screen, and still legible at 360 pixels
+
+# Okabe and Ito's colours, which stay apart for colour-blind readers.
+COLOURS = {
+    "black": "#000000",
+    "orange": "#E69F00",
+    "sky": "#56B4E9",
+    "green": "#009E73",
+    "yellow": "#F0E442",
+    "blue": "#0072B2",
+    "red": "#D55E00",
+    "pink": "#CC79A7",
+    "grey": "#777777",
+}
+# The same method has the same colour in the whole book.
+METHODS = {
+    "naive": "grey",
+    "norm": "orange",
+    "residual": "sky",
+    "both": "green",
+    "pre": "blue",
+    "post": "red",
+    "none": "grey",
+    "deepnorm": "pink",
+    "sandwich": "green",
+    "output": "orange",
+    "batch": "pink",
+    "layer": "blue",
+    "rms": "green",
+    "group": "orange",
+    "xavier": "sky",
+    "kaiming": "red",
+    "theory": "black",
+}
+
+STYLE = {
+    "figure.figsize": (WIDTH, 4.2),
+    "figure.dpi": 100,
+    "figure.facecolor": "white",
+    "savefig.facecolor": "white",
+    "axes.facecolor": "white",
+    "axes.edgecolor": "#444444",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.titlesize": 13,
+    "axes.titlelocation": "left",
+    "axes.labelsize": 13,
+    "grid.color": "#e4e4e4",
+    "grid.linewidth": 0.8,
+    "font.family": "DejaVu Sans",
+    "font.size": 12.5,
+    "lines.linewidth": 2.2,
+    "lines.markersize": 6,
+    "legend.frameon": False,
+    "xtick.labelsize": 12,
+    "ytick.labelsize": 12,
+    "axes.prop_cycle": matplotlib.cycler(color=[c for n, c in COLOURS.items() if n != "yellow"]),
+}
+matplotlib.rcParams.update(STYLE)
+
+
+def colour(method: str) -> str:
+    """Return the book's colour of a method ("pre", "batch", "theory", …), as a hex code."""
+    if method not in METHODS:
+        raise ValueError(f"method must be one of {sorted(METHODS)}, got {method!r}")
+    return COLOURS[METHODS[method]]
+
+
+def subplots(rows: int = 1, columns: int = 1, height: float = 4.0, **options):
+    """Return `(figure, axes)` as pyplot does, of the book's width and `height` inches a row."""
+    return plt.subplots(
+        rows, columns, figsize=(WIDTH, height * rows), layout="constrained", **options
+    )
+
+
+def theory(axis: Axes, x, y, label: str) -> None:
+    """Draw what a formula predicts: a thin dashed line, named at its end by `label_lines`."""
+    axis.plot(x, y, color=colour("theory"), linewidth=1.2, linestyle=(0, (5, 3)), label=label)
+
+
+def band(axis: Axes, x, values, method: str, label: str, marker: str = "o") -> None:
+    """Draw the mean of `values` [seeds, points] over `x`, and the range of the seeds as a band."""
+    values = np.asarray(values, dtype=float)
+    if values.ndim != 2 or values.shape[1] != len(x):
+        raise ValueError(f"values must have shape [seeds, {len(x)}], got {list(values.shape)}")
+    axis.fill_between(
+        x, values.min(0), values.max(0), color=colour(method), alpha=0.18, linewidth=0
+    )
+    axis.plot(x, values.mean(0), color=colour(method), marker=marker, label=label)
+
+
+def label_lines(axis: Axes, room: float = 0.24) -> None:
+    """Name each labelled line at its right end, in its colour, pushed apart where they would meet.
+
+    `room` is the share of the axis' width that the names need on the right.
+    """
+    figure = axis.figure
+    lines = [line for line in axis.get_lines() if not line.get_label().startswith("_")]
+    left, right = axis.transData.transform([(v, 1) for v in axis.get_xlim()])[:, 0]
+    end = axis.transData.inverted().transform((right + (right - left) * room, 0))[0]
+    axis.set_xlim(axis.get_xlim()[0], end)
+    figure.canvas.draw()
+    points = []
+    for line in lines:
+        x, y = (np.asarray(values, dtype=float) for values in line.get_data())
+        last = np.flatnonzero(np.isfinite(x) & np.isfinite(y))[-1]
+        points.append([*axis.transData.transform((x[last], y[last])), line])
+    height = 16 * figure.dpi / 72
+    points.sort(key=lambda point: point[1])
+    for below, above in itertools.pairwise(points):
+        above[1] = max(above[1], below[1] + height)
+    top = axis.transAxes.transform((0, 1))[1]
+    for index, point in reversed(list(enumerate(points))):
+        point[1] = min(point[1], top)
+        top = point[1] - height if index else top
+    for x, y, line in points:
+        axis.annotate(
+            line.get_label(),
+            axis.transData.inverted().transform((x + 6 * figure.dpi / 72, y)),
+            color=line.get_color(),
+            va="center",
+            annotation_clip=False,
+        )
+
+
+def show(figure: Figure) -> None:
+    """Put `figure` on the page: the picture for readers, its digest for the tests.
+
+    The same figure gives the same bytes on the same machine. The figure is closed afterwards.
+    """
+    if not isinstance(figure, Figure):
+        raise TypeError(f"figure must be a matplotlib Figure, got {type(figure).__name__}")
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=150, metadata={"Software": None})
+    text = digest(figure)
+    plt.close(figure)
+    encoded = base64.b64encode(picture.getvalue()).decode("ascii")
+    display({"image/png": encoded, "text/plain": text}, raw=True)
+
+
+def digest(figure: Figure) -> str:
+    """Describe every plotted series in a line: name, count, some values, a sum over all of them."""
+    lines = []
+    for number, axis in enumerate(figure.axes, 1):
+        title = axis.get_title(loc="left") or axis.get_title() or axis.get_ylabel()
+        lines.append(f"panel {number}: {' '.join(title.split())}".rstrip(": "))
+        lines += [f"  {describe(name, data)}" for name, data in series(axis)]
+        words = [text.get_text() for text in axis.texts if text.get_text()]
+        if words:
+            lines.append(f"  text: {len(words)} pieces #{checksum(words)}")
+    return "\n".join(lines)
+
+
+def series(axis: Axes):
+    """Yield `(name, values [points, coordinates])` for all that is drawn on an axis."""
+    for line in axis.get_lines():
+        yield name_of(line), np.column_stack(line.get_data()).astype(float)
+    for collection in axis.collections:
+        if isinstance(collection, QuadMesh):
+            yield name_of(collection), np.ma.filled(collection.get_array(), np.nan).reshape(-1, 1)
+        elif isinstance(collection, PathCollection):
+            yield name_of(collection), np.ma.filled(collection.get_offsets(), np.nan)
+        else:
+            paths = [path.vertices for path in collection.get_paths()]
+            yield name_of(collection), np.concatenate(paths or [np.empty((0, 2))])
+    for image in axis.images:
+        yield name_of(image), np.ma.filled(image.get_array(), np.nan).reshape(-1, 1)
+    shapes = [patch.get_extents().extents for patch in map(untransformed, axis.patches)]
+    if shapes:
+        yield "shapes", np.asarray(shapes)
+
+
+def untransformed(patch):
+    """Return the patch's outline in data coordinates, so that its digest knows no pixels."""
+    return patch.get_patch_transform().transform_path(patch.get_path())
+
+
+def name_of(artist) -> str:
+    """Return an artist's label, or its kind where it has none."""
+    label = str(artist.get_label())
+    return type(artist).__name__ if label.startswith("_") or not label else label
+
+
+def describe(name: str, data: np.ndarray) -> str:
+    """Return a series' name, size, five of its points and a checksum of all of them."""
+    data = clean(np.asarray(data, dtype=float))
+    picks = sorted({round(share * (len(data) - 1)) for share in (0, 0.25, 0.5, 0.75, 1)})
+    points = [", ".join(map(significant, data[index])) for index in picks if len(data)]
+    shown = " ".join(f"({point})" for point in points)
+    total = checksum(significant(value) for value in data.flatten())
+    return f"{' '.join(name.split())}: {len(data)} points {shown} #{total}"
+
+
+def clean(data: np.ndarray) -> np.ndarray:
+    """Set to 0 what is rounding residue beside the largest value of its coordinate."""
+    finite = np.where(np.isfinite(data), np.abs(data), 0)
+    scale = finite.max(axis=0, initial=0)
+    return np.where(np.isfinite(data) & (np.abs(data) < 1e-9 * scale), 0.0, data)
+
+
+def checksum(words) -> str:
+    """Return eight hexadecimal digits that change when any of the words does."""
+    return f"{zlib.crc32(' '.join(words).encode()):08x}"

@@ -1,0 +1,309 @@
+"""The networks that the book probes and trains, assembled from the engine's layers.
+
+Both keep their layers in `blocks`, which is where the probes look. `build` makes any of them
+reproducible: float64 weights, drawn on the CPU from one seed.
+"""
+
+import os
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+import normalization as nz
+from normbook.lab.device import pick_device
+
+NORMS = {"batch": nz.BatchNorm, "layer": nz.LayerNorm, "rms": nz.RMSNorm}
+ACTIVATIONS = {"linear": nn.Identity, "relu": nn.ReLU, "tanh": nn.Tanh}
+PERTURB = "NORMBOOK_PERTURB"
+
+
+def build(make: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """Calls `make()` so that the model depends on `seed` only, and moves it to `pick_device()`.
+
+    Weights are drawn in float64 on the CPU; the generator and the default dtype of the caller are
+    left as they were. For example `build(lambda: Transformer(dim=16, …), seed=0)`.
+
+    The environment variable `NORMBOOK_PERTURB` changes every weight by that relative amount, by
+    which one sees whether a whole notebook's printed digits depend on rounding.
+    """
+    dtype = torch.get_default_dtype()
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        torch.default_generator.manual_seed(seed)
+        torch.set_default_dtype(torch.float64)
+        try:
+            model = make()
+        finally:
+            torch.set_default_dtype(dtype)
+    if relative := float(os.environ.get(PERTURB, "0")):
+        perturb_(model, relative)
+    return model.to(pick_device())
+
+
+def perturb_(model: nn.Module, relative: float, seed: int = 0) -> nn.Module:
+    """Multiplies every weight in place by 1 + relative · z, with z standard normal."""
+    if not 0 <= relative < 1:
+        raise ValueError(f"relative must be in [0, 1), got {relative}")
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weight in model.parameters():
+            noise = torch.randn(weight.shape, generator=generator, dtype=torch.float64)
+            weight.mul_(1 + relative * noise.to(weight))
+    return model
+
+
+# --- initialization ---
+
+
+def initialize_(model: nn.Module, rule: str | float, nonlinearity: str = "linear") -> nn.Module:
+    """Draws the weights of every `nn.Linear` in the model in place; their biases become 0.
+
+    Args:
+        model: any module.
+        rule: "xavier" (normal, variance 2 / (fan_in + fan_out)), "kaiming" (normal, variance
+            gain² / fan_in with the gain of `nonlinearity`), a number (the standard deviation of a
+            naive normal draw), or "default", which leaves PyTorch's draw and its biases alone.
+        nonlinearity: a name that `nz.calculate_gain` knows; used by "kaiming" only.
+    """
+    rules = {
+        "xavier": nz.xavier_normal_,
+        "kaiming": lambda weight: nz.kaiming_normal_(weight, nonlinearity=nonlinearity),
+    }
+    if isinstance(rule, bool) or not (isinstance(rule, int | float) or rule in (*rules, "default")):
+        raise ValueError(f"rule must be 'default', 'xavier', 'kaiming' or a number, got {rule!r}")
+    if rule == "default":
+        return model
+    draw = rules.get(rule, lambda weight: nn.init.normal_(weight, std=rule))
+    for layer in model.modules():
+        if isinstance(layer, nn.Linear):
+            draw(layer.weight)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+    return model
+
+
+# --- deep MLP ---
+
+
+class MLP(nn.Module):
+    """A deep network of equal layers, plain or with skips, with norms or without.
+
+    A layer is x ↦ φ(norm(Wx + b)), where the norm may be missing; with `residual` it is added to
+    its input: x ↦ x + φ(norm(Wx + b)). A linear stem before the layers maps the flattened input to
+    `width`, a linear head after them maps to `outputs`.
+
+    Shapes: input [n, …] with `inputs` values an example; output [n, outputs].
+
+    Args:
+        inputs: values of one example.
+        width: of every layer.
+        depth: number of layers between stem and head.
+        outputs: classes.
+        activation: "relu", "tanh" or "linear".
+        norm: None, "batch", "layer" or "rms".
+        residual: whether each layer has a skip.
+        init: the rule of `initialize_` for all linear layers: "default" is PyTorch's, a number the
+            standard deviation of a naive draw.
+
+    Raises: ValueError on an unknown name or a size below 1.
+    """
+
+    def __init__(
+        self,
+        *,
+        inputs: int,
+        width: int,
+        depth: int,
+        outputs: int,
+        activation: str = "relu",
+        norm: str | None = None,
+        residual: bool = False,
+        init: str | float = "default",
+    ) -> None:
+        super().__init__()
+        _require_sizes(inputs=inputs, width=width, depth=depth, outputs=outputs)
+        _require_name("activation", activation, ACTIVATIONS)
+        if norm is not None:
+            _require_name("norm", norm, NORMS)
+        self.stem = nn.Linear(inputs, width)
+        self.blocks = nn.ModuleList(_layer(width, activation, norm, residual) for _ in range(depth))
+        self.head = nn.Linear(width, outputs)
+        initialize_(self, init, activation)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Flattens each example, then stem, layers and head."""
+        x = self.stem(input.flatten(1))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+def _layer(width: int, activation: str, norm: str | None, residual: bool) -> nn.Module:
+    """One layer φ(norm(Wx + b)) of an `MLP`, with a skip around it or without."""
+    norms = [] if norm is None else [NORMS[norm](width)]
+    branch = nn.Sequential(nn.Linear(width, width), *norms, ACTIVATIONS[activation]())
+    return nz.Residual(branch, placement="none") if residual else branch
+
+
+# --- Transformer ---
+
+
+class Transformer(nn.Module):
+    """Embedding, learned positions, `depth` blocks, perhaps a final norm, a linear head.
+
+    Shapes: input [n, T] of symbols 0 … vocabulary − 1, or [n, T, features]; T at most `length`.
+    Output [n, T, outputs], or [n, outputs] where `pool` is "mean".
+
+    Args:
+        dim: width of the residual stream.
+        depth: number of blocks, two residual writes each.
+        outputs: logits a position.
+        length: longest sequence.
+        vocabulary: number of symbols, embedded by a table drawn from N(0, 1); or else
+        features: width of real-valued tokens, embedded by a linear layer.
+        heads: attention heads.
+        hidden: width inside the feed-forward network, 4 dim if None.
+        norm: "layer", "rms", a callable dim -> module, or None (with placement "none").
+        placement: where the norms stand, as in `nz.Residual`; "none" uses `norm` at the end only.
+        final_norm: a norm before the head; by default where the blocks do not end in one.
+        causal: whether a position sees earlier ones only.
+        pool: None, or "mean" over the positions before the head.
+        init: the rule of `initialize_` for all linear layers; positions are drawn from
+            N(0, 0.02²).
+        block: further arguments of `nz.TransformerBlock`.
+
+    Raises: ValueError on a size below 1, an unknown name, or options that exclude each other.
+    """
+
+    def __init__(
+        self,
+        *,
+        dim: int,
+        depth: int,
+        outputs: int,
+        length: int,
+        vocabulary: int | None = None,
+        features: int | None = None,
+        heads: int = 1,
+        hidden: int | None = None,
+        norm: str | Callable[[int], nn.Module] | None = "layer",
+        placement: str = "pre",
+        final_norm: bool | None = None,
+        causal: bool = False,
+        pool: str | None = None,
+        init: str | float = "xavier",
+        **block,
+    ) -> None:
+        super().__init__()
+        _require_sizes(dim=dim, depth=depth, outputs=outputs, length=length)
+        make_norm, final_norm = _norm_choice(norm, placement, final_norm)
+        if pool not in (None, "mean"):
+            raise ValueError(f"pool must be None or 'mean', got {pool!r}")
+        self.pool = pool
+        self.embedding = _embedding(vocabulary, features, dim)
+        self.positions = nn.Parameter(0.02 * torch.randn(length, dim))
+        block |= {"placement": placement, "causal": causal}
+        block["norm"] = None if placement == "none" else make_norm
+        self.blocks = nn.ModuleList(
+            nz.TransformerBlock(dim, heads, hidden, **block) for _ in range(depth)
+        )
+        self.final_norm = make_norm(dim) if final_norm else nn.Identity()
+        self.head = nn.Linear(dim, outputs)
+        initialize_(self, init, "relu")
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Logits of every position, or of the sequence."""
+        x = self.embedding(input)
+        if x.shape[-2] > len(self.positions):
+            raise ValueError(
+                f"input must have at most {len(self.positions)} positions, got {x.shape[-2]}"
+            )
+        x = x + self.positions[: x.shape[-2]]
+        for block in self.blocks:
+            x = block(x)
+        x = self.final_norm(x)
+        return self.head(x.mean(-2) if self.pool == "mean" else x)
+
+
+def xiong_init_(model: Transformer) -> Transformer:
+    """Draws the weights anew as Xiong et al. assume them in Lemma 2 and Theorem 1; returns the model.
+
+    Per block one head with W_Q = W_K = 0, so that attention is the plain average; W_V, and both
+    d × d matrices of the feed-forward network, from N(0, 1/d) (Xavier); biases 0. Their single head
+    has no output matrix: here it is the identity. The input is x₀ ~ N(0, I_d) without positions:
+    symbols are embedded by a table from N(0, 1), real-valued tokens (features = dim) enter as they
+    are. The head is Xavier.
+
+    Raises:
+        ValueError: the model has more than one head, hidden != dim or features != dim.
+
+    Source: Xiong et al. 2020 (arXiv 2002.04745), section 3.3.
+    """
+    with torch.no_grad():
+        initialize_(model, "xavier")
+        model.positions.zero_()
+        dim = model.positions.shape[1]
+        if isinstance(model.embedding, nn.Linear):
+            _require_equal("features", model.embedding.in_features, dim)
+            nn.init.eye_(model.embedding.weight)
+        else:
+            nn.init.normal_(model.embedding.weight)
+        for block in model.blocks:
+            attention, feed_forward = block.attention.branch, block.feed_forward.branch
+            _require_equal("heads", attention.heads, 1)
+            _require_equal("hidden", feed_forward.up.out_features, dim)
+            attention.query.weight.zero_()
+            attention.key.weight.zero_()
+            nn.init.eye_(attention.output.weight)
+    return model
+
+
+def _embedding(vocabulary: int | None, features: int | None, dim: int) -> nn.Module:
+    """A table for symbols or a linear layer for real-valued tokens: exactly one is asked for."""
+    if (vocabulary is None) == (features is None):
+        raise ValueError(
+            "exactly one of vocabulary and features must be given, "
+            f"got vocabulary={vocabulary}, features={features}"
+        )
+    if vocabulary is not None:
+        _require_sizes(vocabulary=vocabulary)
+        return nn.Embedding(vocabulary, dim)
+    _require_sizes(features=features)
+    return nn.Linear(features, dim)
+
+
+def _norm_choice(
+    norm: str | Callable | None, placement: str, final_norm: bool | None
+) -> tuple[Callable[[int], nn.Module] | None, bool]:
+    """What makes a norm, and whether one stands before the head."""
+    if isinstance(norm, str):
+        # BatchNorm takes its channels from axis 1, where a Transformer has its positions.
+        known = {name: NORMS[name] for name in ("layer", "rms")}
+        _require_name("norm", norm, known)
+        norm = known[norm]
+    if final_norm is None:
+        final_norm = norm is not None and placement != "post"
+    if norm is None and (final_norm or placement != "none"):
+        raise ValueError(
+            f"norm must be given with placement={placement!r} and final_norm={final_norm}, got None"
+        )
+    return norm, final_norm
+
+
+def _require_sizes(**sizes: int) -> None:
+    """Raises ValueError unless every size is a whole number of at least 1."""
+    for name, size in sizes.items():
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise ValueError(f"{name} must be a whole number of at least 1, got {size!r}")
+
+
+def _require_name(argument: str, name: str, known: dict) -> None:
+    """Raises ValueError unless `name` is one of those known."""
+    if name not in known:
+        raise ValueError(f"{argument} must be one of {', '.join(map(repr, known))}, got {name!r}")
+
+
+def _require_equal(name: str, value: int, expected: int) -> None:
+    """Raises ValueError unless Xiong et al.'s setting has this size."""
+    if value != expected:
+        raise ValueError(f"{name} must be {expected} in Xiong et al.'s setting, got {value}")

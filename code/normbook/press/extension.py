@@ -1,0 +1,175 @@
+"""What the book adds to Sphinx: numbers by chapter, its own buttons, and the ledger page."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+from docutils import nodes
+from docutils.statemachine import StringList
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+from normbook.press.ledger import Measurement, measurements, sources
+from normbook.press.pages import BOOK, ROOT
+from normbook.press.siblings import Book
+
+NOTEBOOKS = "notebooks"  # the folder of the site that holds the stand-alone notebooks
+SITE_BRANCH = "gh-pages"
+GITHUB = re.compile(r"github\.com[:/]([\w.-]+/[\w.-]+?)(?:\.git)?/?$")
+
+
+def repository(root: Path = ROOT) -> str | None:
+    """Return "owner/name" of the book on GitHub, from the hosting CI or git's `origin`, or None."""
+    if os.environ.get("GITHUB_REPOSITORY"):
+        return os.environ["GITHUB_REPOSITORY"]
+    answer = subprocess.run(
+        ["git", "-C", str(root), "remote", "get-url", "origin"], capture_output=True, text=True
+    )
+    match = GITHUB.search(answer.stdout.strip())
+    return match[1] if match else None
+
+
+def set_buttons(app: Sphinx, pagename: str, templatename: str, context: dict, doctree) -> None:
+    """Offer the stand-alone notebook, Colab where the book has an address, and printing.
+
+    The theme would offer the raw source and a notebook that misses the engine.
+    """
+    others = [
+        button
+        for button in context.get("header_buttons", [])
+        if button.get("label") not in ("download-buttons", "launch-buttons", "source-buttons")
+    ]
+    chapter = pagename in app.env.normbook_chapters
+    buttons = [colab_button(pagename)] if chapter and repository() else []
+    downloads = [download_button(context["pathto"], pagename)] if chapter else []
+    if doctree is not None:
+        downloads.append(print_button())
+        buttons.append(group("Download this page", "fas fa-download", downloads))
+    context["header_buttons"] = [*buttons, *others]
+
+
+def group(tooltip: str, icon: str, buttons: list[dict]) -> dict:
+    """Return a menu of the page's header."""
+    label = "download-buttons"
+    return {"type": "group", "tooltip": tooltip, "icon": icon, "buttons": buttons, "label": label}
+
+
+def download_button(pathto, pagename: str) -> dict:
+    """Return the link to the stand-alone notebook."""
+    return {
+        "type": "link",
+        "url": pathto(f"{NOTEBOOKS}/{pagename}.ipynb", 1),
+        "text": ".ipynb",
+        "icon": "fas fa-code",
+        "tooltip": "Download the notebook, engine inside",
+        "label": "download-notebook-button",
+    }
+
+
+def print_button() -> dict:
+    """Return the entry that prints the page."""
+    return {
+        "type": "javascript",
+        "javascript": "window.print()",
+        "text": ".pdf",
+        "icon": "fas fa-file-pdf",
+        "tooltip": "Print to PDF",
+        "label": "download-pdf-button",
+    }
+
+
+def colab_button(pagename: str) -> dict:
+    """Return the link that opens the stand-alone notebook of the published site in Colab."""
+    path = f"{repository()}/blob/{SITE_BRANCH}/{NOTEBOOKS}/{pagename}.ipynb"
+    return {
+        "type": "link",
+        "url": f"https://colab.research.google.com/github/{path}",
+        "text": "Colab",
+        "icon": "fas fa-rocket",
+        "tooltip": "Open in Colab",
+        "label": "launch-colab-button",
+    }
+
+
+def number_by_chapter(app: Sphinx, env) -> list[str]:
+    """Give figures, tables, equations and exercises numbers by chapter: Fig. 5.1."""
+    pages = Book().pages
+    for docname, kinds in env.toc_fignumbers.items():
+        head = pages[docname].number if docname in pages else ""
+        for kind, numbers in kinds.items():
+            ordered = sorted(numbers, key=numbers.get)
+            env.toc_fignumbers[docname][kind] = {
+                name: (head, count) if head else (count,) for count, name in enumerate(ordered, 1)
+            }
+    return []
+
+
+def follow_sibling(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Rebuild a chapter's page when its recorded notebook changed, not only when its text did."""
+    sibling = (BOOK / docname).with_suffix(".ipynb")
+    if sibling.exists():
+        app.env.note_dependency(str(sibling))
+
+
+def find_chapters(app: Sphinx, *unused) -> None:
+    """Remember which pages have a notebook."""
+    app.env.normbook_chapters = {page.name for page in Book().chapters}
+
+
+class Ledger(SphinxDirective):
+    """Print the claims of one section: ``{ledger} 5``; without a section, the counts by status."""
+
+    optional_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """Return the ledger's entries as nodes."""
+        book = Book()
+        self.env.note_dependency(str(BOOK / "claims.yml"))
+        found: dict[str, Measurement] = {}
+        for page in book.chapters:
+            self.env.note_dependency(str(page.sibling))
+            found |= measurements(page)
+        if self.arguments:
+            chosen = [e for e in book.claims if str(e["section"]) == self.arguments[0]]
+            lines = [line for entry in chosen for line in entry_lines(entry, found)]
+        else:
+            lines = summary_lines(book.claims, found)
+        container = nodes.container(classes=["ledger"])
+        self.state.nested_parse(StringList(lines, source="claims.yml"), 0, container)
+        return [container]
+
+
+def entry_lines(entry: dict, found: dict[str, Measurement]) -> list[str]:
+    """Return one claim as MyST: a target, its id and status, the wording, what was measured."""
+    name = entry["id"]
+    lines = [f"(claim-{name})=", f"**{name}** · {entry['status']}", ""]
+    lines.append(": " + " ".join(entry["claim"].split()))
+    if name in found:
+        seen = found[name]
+        mark = "✓" if seen.passed else "✗"
+        place = f"{{doc}}`measured there <{seen.page}>`"
+        lines += ["", f"  {mark} {seen.measured}; {seen.expected} ({place})."]
+    if sources(entry):
+        lines += ["", f"  Source: {{cite:t}}`{','.join(sources(entry))}`."]
+    return [*lines, ""]
+
+
+def summary_lines(entries: list[dict], found: dict[str, Measurement]) -> list[str]:
+    """Return a table: how many claims of each status the book has, and how many a cell checked."""
+    rows = ["| status | claims | checked by a cell |", "|---|--:|--:|"]
+    for status in sorted({entry["status"] for entry in entries}):
+        names = [entry["id"] for entry in entries if entry["status"] == status]
+        rows.append(f"| {status} | {len(names)} | {sum(name in found for name in names)} |")
+    return rows
+
+
+def setup(app: Sphinx) -> dict:
+    """Register all of it."""
+    app.connect("builder-inited", find_chapters)
+    app.connect("env-before-read-docs", find_chapters)
+    app.connect("source-read", follow_sibling)
+    app.connect("env-get-updated", number_by_chapter, priority=900)
+    app.connect("html-page-context", set_buttons, priority=900)
+    app.add_directive("ledger", Ledger)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,100 @@
+"""Build the pages from the recorded results: `python -m normbook.press.publish`.
+
+Nothing is executed. A chapter whose code moved on without being recorded stops the build.
+"""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from jupyter_cache import get_cache
+
+from normbook.press.extension import NOTEBOOKS
+from normbook.press.ledger import write_json
+from normbook.press.pages import ROOT, PressError
+from normbook.press.siblings import Book, dump, state
+from normbook.press.standalone import make_standalone
+
+BUILD = ROOT / "_build"
+HTML = BUILD / "html"
+CACHE = BUILD / ".jupyter_cache"
+COMMAND = [
+    *(str(Path(sys.executable).with_name("jupyter-book")), "build", "book"),
+    *("--config", str(ROOT / "_config.yml"), "--toc", str(ROOT / "_toc.yml")),
+    *("--path-output", str(ROOT)),
+    *("-W", "-n", "--keep-going"),
+]
+EXECUTED = "Executing notebook"  # what MyST-NB logs when it finds no recorded output
+# Formulas are drawn by tex-chtml.js and its fonts; the package brings every other way as well.
+MATHJAX_KEPT = ("tex-chtml.js", "output", "input", "ui", "loader.js", "core.js", "startup.js")
+
+
+def refresh(book: Book) -> None:
+    """Bring every sibling's words up to date. Raises `PressError` where code must be recorded."""
+    states = {page.name: state(book, page) for page in book.chapters}
+    stale = [name for name, (kind, _) in states.items() if kind == "stale"]
+    if stale:
+        raise PressError("\n".join(f"chapter {name} is stale: make record" for name in stale))
+    for name, (kind, sibling) in states.items():
+        if kind == "prose":
+            book.pages[name].sibling.write_text(dump(sibling), encoding="utf-8")
+            print(f"refreshed the words of {name}")
+
+
+def prime(book: Book) -> None:
+    """Lay the recorded notebooks where the build looks for executed ones."""
+    shutil.rmtree(CACHE, ignore_errors=True)
+    cache = get_cache(CACHE)
+    for page in book.chapters:
+        cache.cache_notebook_file(
+            page.sibling, uri=str(page.source), check_validity=False, overwrite=True
+        )
+
+
+def build() -> None:
+    """Run Jupyter Book. Raises `PressError` on any warning, or when it executed a chapter."""
+    executed = False
+    with subprocess.Popen(
+        COMMAND, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        for line in process.stdout:
+            print(line, end="")
+            executed |= EXECUTED in line
+    if process.returncode:
+        raise PressError("the build failed: see above")
+    if executed:
+        raise PressError("the build executed a chapter instead of showing what was recorded")
+
+
+def finish(book: Book) -> None:
+    """Put the stand-alone notebooks on the site, and take off what no page asks for."""
+    folder = HTML / NOTEBOOKS
+    folder.mkdir(exist_ok=True)
+    for page in book.chapters:
+        text = dump(make_standalone(book, page))
+        (folder / page.sibling.name).write_text(text, encoding="utf-8")
+    (HTML / ".nojekyll").touch()
+    for path in (HTML / "_static/mathjax").iterdir():
+        if path.name not in MATHJAX_KEPT:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def main() -> int:
+    """Build the book and say where it is."""
+    book = Book()
+    try:
+        write_json(book.claims)
+        refresh(book)
+        prime(book)
+        build()
+        finish(book)
+    except PressError as error:
+        print(f"\n{error}", file=sys.stderr)
+        return 1
+    print(f"\nThe book is at {(HTML / 'index.html').as_uri()}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,175 @@
+"""The recorded notebook beside a chapter: how it is made, and whether it still matches."""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import nbformat
+
+from normbook.press.ledger import claims_hash, load_claims
+from normbook.press.pages import (
+    BOOK,
+    ROOT,
+    Label,
+    Page,
+    PressError,
+    Reference,
+    collect_labels,
+    load_pages,
+    load_references,
+)
+from normbook.press.portable import Context, convert
+
+GLUE = "application/papermill.record/text/plain"
+
+
+@dataclass
+class Book:
+    """The whole book as the press sees it: pages, labels, bibliography, claims."""
+
+    folder: Path = BOOK
+
+    @cached_property
+    def pages(self) -> dict[str, Page]:
+        """All pages by name, in the order of the table of contents."""
+        return load_pages(self.folder)
+
+    @cached_property
+    def labels(self) -> dict[str, Label]:
+        """All that can be referred to, the entries of the ledger (`claim-id`) among it."""
+        claims = {f"claim-{e['id']}": Label("ledger", "claim", e["id"]) for e in self.claims}
+        return collect_labels(self.pages) | claims
+
+    @cached_property
+    def references(self) -> dict[str, Reference]:
+        """The bibliography by key."""
+        return load_references(self.folder)
+
+    @cached_property
+    def claims(self) -> list[dict]:
+        """The entries of the ledger."""
+        return load_claims(self.folder)
+
+    @property
+    def chapters(self) -> list[Page]:
+        """The pages that have code."""
+        return [page for page in self.pages.values() if page.is_chapter]
+
+    def context(self, page: Page, outputs: list[list], link: Callable) -> Context:
+        """Return what the conversion of one page needs."""
+        titles = {name: other.title for name, other in self.pages.items()}
+        return Context(page, self.labels, self.references, glued(outputs), titles, link)
+
+
+def glued(outputs: list[list]) -> dict[str, str]:
+    """Return the values that the cells stored for the prose."""
+    return {
+        output["metadata"]["scrapbook"]["name"]: output["data"][GLUE]
+        for cell in outputs
+        for output in cell
+        if GLUE in output.get("data", {})
+    }
+
+
+def code_cells(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
+    """Return a notebook's code cells."""
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def make_sibling(
+    book: Book, page: Page, outputs: list[list], marks: dict, link: Callable | None = None
+) -> nbformat.NotebookNode:
+    """Return the notebook of a chapter: its prose as plain Markdown, its code, and `outputs`.
+
+    `marks` goes into the notebook's metadata; `link` writes links to other pages (by default to
+    the notebooks and pages beside it).
+    """
+    context = book.context(page, outputs, link or (lambda *to: link_beside(book, page, *to)))
+    source, code, cells = page.notebook, 0, []
+    for cell, line in zip(source.cells, source.metadata["source_map"], strict=True):
+        name = f"{page.name}-{len(cells)}"
+        if cell.cell_type == "markdown":
+            text = convert(cell.source, context, line + 1)
+            if text:
+                cells.append(nbformat.v4.new_markdown_cell(text, id=name))
+            continue
+        if cell.cell_type != "code":
+            raise PressError(f"{page.source.name}:{line + 1}: a {cell.cell_type} cell is not known")
+        cells.append(
+            nbformat.v4.new_code_cell(
+                cell.source,
+                id=name,
+                metadata=cell.metadata,
+                outputs=outputs[code],
+                execution_count=code + 1,
+            )
+        )
+        code += 1
+    metadata = {
+        "kernelspec": dict(source.metadata["kernelspec"]),
+        "language_info": {"name": "python"},
+        "normbook": marks,
+    }
+    return nbformat.v4.new_notebook(cells=cells, metadata=metadata)
+
+
+def link_beside(book: Book, page: Page, text: str, target: str, label: str) -> str:
+    """Link to a page's recorded notebook (or its source where it has none), or within the page."""
+    if target == page.name:
+        return f"[{text}](#{label})" if label else f"[{text}](#)"
+    other = book.pages[target]
+    file = other.sibling.name if other.is_chapter else other.source.name
+    return f"[{text}]({file}#{label})" if label else f"[{text}]({file})"
+
+
+def read(path: Path) -> nbformat.NotebookNode:
+    """Read a notebook file."""
+    return nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)
+
+
+def dump(notebook: nbformat.NotebookNode) -> str:
+    """Return a notebook as the text of its file: the same notebook, the same bytes."""
+    nbformat.validate(notebook)
+    return nbformat.writes(notebook) + "\n"
+
+
+def identity(cells: list[nbformat.NotebookNode]) -> list[tuple]:
+    """Return what the outputs depend on: source and tags, but not captions and alt texts."""
+    return [(cell.source, tuple(cell.metadata.get("tags", []))) for cell in cells]
+
+
+def marks_of(book: Book, page: Page) -> dict:
+    """Return what the recorded outputs also depend on: engine and instruments, and the claims."""
+    return {"claims": claims_hash(page, book.claims), "code": code_hash()}
+
+
+def code_hash(root: Path = ROOT) -> str:
+    """Return a digest of the engine's and the instruments' sources."""
+    code = root / "code"
+    paths = [code / "normalization.py", *sorted(code.glob("normbook/engine/*.py"))]
+    digest = hashlib.sha256()
+    for path in [*paths, *sorted(code.glob("normbook/lab/*.py"))]:
+        digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def state(book: Book, page: Page) -> tuple[str, nbformat.NotebookNode | None]:
+    """Return how a sibling stands to its chapter, and the sibling as it should be.
+
+    "fresh"; "prose" when only words, captions or metadata moved (the second value is what to
+    write); "stale" when code, tags or the claims it compares with moved, or nothing is recorded.
+    """
+    if not page.sibling.exists():
+        return "stale", None
+    recorded = read(page.sibling)
+    cells = code_cells(recorded)
+    marks = recorded.metadata.get("normbook", {})
+    same_claims = marks.get("claims") == claims_hash(page, book.claims)
+    if identity(cells) != identity(code_cells(page.notebook)) or not same_claims:
+        return "stale", None
+    expected = make_sibling(book, page, [cell.outputs for cell in cells], marks)
+    if dump(expected) == page.sibling.read_text(encoding="utf-8"):
+        return "fresh", expected
+    return "prose", expected

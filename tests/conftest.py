@@ -1,0 +1,68 @@
+"""What several test files share."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from normbook.press.siblings import Book
+
+ROOT = Path(__file__).resolve().parents[1]
+
+CHAPTER = """\
+---
+jupytext:
+  text_representation:
+    extension: .md
+    format_name: myst
+kernelspec:
+  display_name: Python 3
+  language: python
+  name: python3
+---
+
+(ch-small)=
+# 7 A small chapter
+
+The answer is {glue:text}`answer`, see {numref}`fig-small`.
+
+```{code-cell} python
+---
+mystnb:
+  figure:
+    name: fig-small
+    caption: Three points.
+  image:
+    alt: A rising line.
+---
+from normbook.lab import claim, figures, glue, show
+
+figure, axis = figures.subplots()
+axis.plot([0, 1, 2], [1.0, 2.0, 4.0], label="doubling")
+show(figure)
+glue("answer", 42.0)
+```
+
+```{code-cell} python
+print("mean 0.503")
+```
+"""
+
+
+@pytest.fixture
+def small_book(tmp_path) -> Book:
+    """A book of one chapter, `07-small`, not recorded yet."""
+    folder = tmp_path / "book"
+    folder.mkdir()
+    (tmp_path / "_toc.yml").write_text("format: jb-book\nroot: 07-small\n")
+    (folder / "claims.yml").write_text("[]\n")
+    shutil.copy(ROOT / "book/references.bib", folder)
+    (folder / "07-small.md").write_text(CHAPTER, encoding="utf-8")
+    return Book(folder)
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    """Replace `old` by `new` in a file, and make sure that it was there."""
+    text = path.read_text(encoding="utf-8")
+    assert old in text, f"{old!r} is not in {path}"
+    path.write_text(text.replace(old, new), encoding="utf-8")

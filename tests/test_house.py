@@ -1,0 +1,114 @@
+"""Who may import whom, and what the project must not say."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+CODE = ROOT / "code"
+# Beyond the standard library.
+MAY_IMPORT = {
+    "engine": {"torch", "normbook.engine"},
+    "lab": {"torch", "numpy", "matplotlib", "sklearn", "IPython", "normalization", "normbook.lab"},
+    "press": {
+        *("docutils", "sphinx", "myst_nb", "nbformat", "nbclient", "jupyter_cache", "pybtex"),
+        *("yaml", "normbook.press"),
+    },
+}
+
+
+def imports(path: Path) -> set[str]:
+    """The modules a file imports, ours with two parts, others by their first."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path.name}: relative import"
+            names = [node.module]
+        found |= set(names)
+    shorten = lambda name: ".".join(name.split(".")[: 2 if name.startswith("normbook") else 1])  # noqa: E731
+    return {shorten(name) for name in found} - set(sys.stdlib_module_names)
+
+
+@pytest.mark.parametrize("package", MAY_IMPORT)
+def test_packages_import_only_what_they_may(package):
+    files = sorted((CODE / "normbook" / package).glob("*.py"))
+    assert files
+    for path in files:
+        assert imports(path) <= MAY_IMPORT[package], path.name
+
+
+def test_the_door_imports_the_engine_alone():
+    assert imports(CODE / "normalization.py") <= {"normbook.engine", "torch"}
+
+
+def test_chapters_import_only_what_colab_has():
+    allowed = {"torch", "numpy", "matplotlib", "sklearn", "normalization", "normbook.lab"}
+    from normbook.press.siblings import Book, code_cells
+
+    for page in Book().chapters:
+        for cell in code_cells(page.notebook):
+            path = Path(page.name)
+            tree = ast.parse(cell.source)
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Import):
+                    names = [alias.name for alias in node.names]
+                elif isinstance(node, ast.ImportFrom):
+                    names = [node.module]
+                else:
+                    continue
+                for name in names:
+                    parts = name.split(".")
+                    short = ".".join(parts[: 2 if parts[0] == "normbook" else 1])
+                    assert short in allowed | set(sys.stdlib_module_names), f"{path}: {name}"
+
+
+def test_code_does_not_shadow_the_standard_library():
+    assert not (CODE / "__init__.py").exists()
+    answer = subprocess.run(
+        [sys.executable, "-c", "import code, pdb; print(code.InteractiveConsole.__name__)"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert answer.stdout.strip() == "InteractiveConsole", answer.stderr
+
+
+def test_the_press_works_without_torch():
+    program = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from normbook.press import publish, record, extension, rules, standalone"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True
+    )
+    assert answer.returncode == 0, answer.stderr
+
+
+def tracked_text() -> dict[str, str]:
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True
+    ).stdout.split()
+    texts = {}
+    for name in listed:
+        path = ROOT / name
+        if path.suffix in (".png", ".svg") or not path.is_file():
+            continue
+        texts[name] = path.read_text(encoding="utf-8")
+    return texts
+
+
+def test_the_project_names_no_registry_and_no_unknown_address():
+    hosts = ["pypi" + ".org", "files.python" + "hosted.org", "download.py" + "torch.org"]
+    for name, text in tracked_text().items():
+        for host in hosts:
+            assert host not in text, f"{name} names {host}"
+
+
+def test_no_file_is_longer_than_a_sitting():
+    for path in CODE.rglob("*.py"):
+        lines = path.read_text(encoding="utf-8").count("\n")
+        assert lines <= 400, f"{path.name} has {lines} lines"

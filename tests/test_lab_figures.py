@@ -1,0 +1,133 @@
+"""Figures: the digest sees every change of the data, and the bytes do not change by themselves."""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+from normbook.lab import figures
+
+
+@pytest.fixture(autouse=True)
+def close_figures():
+    yield
+    plt.close("all")
+
+
+def draw(y=(1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0), **options):
+    figure, axis = figures.subplots()
+    axis.plot(range(len(y)), y, label="doubling", **options)
+    return figure
+
+
+def captured(monkeypatch, figure):
+    shown = []
+    monkeypatch.setattr(figures, "display", lambda data, raw: shown.append(data))
+    figures.show(figure)
+    return shown[0]
+
+
+def test_digest_names_counts_and_quotes_a_series():
+    text = figures.digest(draw())
+    assert "doubling: 7 points (0, 1.00) (2.00, 4.00) (3.00, 8.00)" in text
+    assert "(6.00, 64.0)" in text
+
+
+@pytest.mark.parametrize("index", range(7))
+def test_digest_sees_one_changed_point_wherever_it_is(index):
+    values = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0]
+    before = figures.digest(draw(values))
+    values[index] *= 1.02
+    assert figures.digest(draw(values)) != before
+
+
+def test_digest_does_not_see_rounding():
+    values = np.array([1.0, 2.0, 4.0, 8.0])
+    assert figures.digest(draw(values)) == figures.digest(draw(values * (1 + 1e-13)))
+    residue = np.array([1.0, 3e-17, -2e-17])
+    assert figures.digest(draw(residue)) == figures.digest(draw([1.0, 0.0, 1e-18]))
+
+
+def bars(axis, value):
+    axis.bar([0, 1], [value, 2])
+
+
+def heat(axis, value):
+    axis.imshow([[value, 2.0], [3.0, 4.0]])
+
+
+def mesh(axis, value):
+    axis.pcolormesh([[value, 2.0], [3.0, 4.0]])
+
+
+def points(axis, value):
+    axis.scatter([0, 1], [value, 2.0])
+
+
+def filled(axis, value):
+    axis.fill_between([0, 1], [0, 0], [value, 2.0])
+
+
+def error_bars(axis, value):
+    axis.errorbar([0, 1], [1.0, 2.0], yerr=[value, 0.5])
+
+
+def words(axis, value):
+    axis.text(0, 0, f"{value:.2f}")
+
+
+def vertical(axis, value):
+    axis.axvline(value)
+
+
+KINDS = [bars, heat, mesh, points, filled, error_bars, words, vertical]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_digest_sees_every_kind_of_series(kind):
+    digests = []
+    for value in (1.0, 1.0, 1.1):
+        figure, axis = figures.subplots()
+        kind(axis, value)
+        digests.append(figures.digest(figure))
+        plt.close(figure)
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_show_gives_the_same_bytes_twice_and_closes_the_figure(monkeypatch):
+    first, second = captured(monkeypatch, draw()), captured(monkeypatch, draw())
+    assert first == second
+    assert set(first) == {"image/png", "text/plain"}
+    assert not plt.get_fignums()
+
+
+def test_show_refuses_what_is_no_figure():
+    with pytest.raises(TypeError, match="figure must be a matplotlib Figure, got list"):
+        figures.show([])
+
+
+def test_labels_of_lines_that_end_together_do_not_overlap():
+    figure, axis = figures.subplots()
+    for shift in (0.0, 0.01, 0.02):
+        axis.plot([0, 1], [0, 1 + shift], label=f"line {shift}")
+    axis.plot([0, 1], [0, 3], label="far")
+    figures.label_lines(axis)
+    figure.canvas.draw()
+    boxes = [text.get_window_extent() for text in axis.texts]
+    assert len(boxes) == 4
+    assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[i + 1 :])
+    assert all(figure.bbox.contains(box.x1 - 1, box.y1 - 1) for box in boxes)
+
+
+def test_band_draws_mean_and_range():
+    _, axis = figures.subplots()
+    figures.band(axis, [0, 1], [[1.0, 2.0], [3.0, 6.0]], "pre", "Pre-LN")
+    assert axis.get_lines()[0].get_ydata().tolist() == [2.0, 4.0]
+    assert axis.collections[0].get_paths()[0].vertices[:, 1].max() == 6.0
+    with pytest.raises(ValueError, match=r"values must have shape \[seeds, 2\], got \[2\]"):
+        figures.band(axis, [0, 1], [1.0, 2.0], "pre", "Pre-LN")
+
+
+def test_colours_are_the_methods_own():
+    assert figures.colour("pre") != figures.colour("post")
+    with pytest.raises(ValueError, match="method must be one of"):
+        figures.colour("nothing")

@@ -1,0 +1,65 @@
+"""Numbers as the book writes them, and values carried into sentences."""
+
+import pytest
+
+from normbook.lab import glue, significant
+from normbook.lab.session import begin
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.5, "0.500"),
+        (1234.5, "1230"),
+        (99.96, "100"),
+        (0.99951, "1.00"),
+        (0.001, "0.00100"),
+        (0.00099, "9.90e-4"),
+        (-2.345, "-2.35"),
+        (123456, "123000"),
+        (1e6, "1.00e6"),
+        (1e-12, "1.00e-12"),
+        (0.0, "0"),
+        (-0.0, "0"),
+        (float("inf"), "inf"),
+        (float("nan"), "nan"),
+    ],
+)
+def test_significant_digits(value, text):
+    assert significant(value) == text
+
+
+def test_significant_refuses_no_digits():
+    with pytest.raises(ValueError, match="digits must be at least 1, got 0"):
+        significant(1.0, 0)
+
+
+def test_glue_emits_what_myst_nb_emits(monkeypatch):
+    myst_nb = pytest.importorskip("myst_nb")
+    seen = []
+    keep = lambda data, metadata, raw: seen.append((data, metadata))  # noqa: E731
+    monkeypatch.setattr("normbook.lab.values.display", keep)
+    monkeypatch.setattr("myst_nb.ext.glue.ipy_display", keep)
+    glue("answer", 42.0)
+    myst_nb.glue("answer", "42.0", display=False)
+    ours, theirs = seen
+    assert ours[1]["scrapbook"]["name"] == theirs[1]["scrapbook"]["name"]
+    assert set(ours[0]) <= set(theirs[0])
+
+
+@pytest.mark.parametrize(("name", "error"), [("", ValueError), (3, ValueError)])
+def test_glue_refuses_a_bad_name(name, error):
+    with pytest.raises(error, match="name must be a non-empty string"):
+        glue(name, 1.0)
+
+
+def test_glue_refuses_a_value_without_a_number():
+    with pytest.raises(TypeError, match="value must be a number or a string"):
+        glue("x", [1, 2])
+
+
+@pytest.mark.parametrize("threads", ["0", "two", "-1"])
+def test_begin_refuses_a_bad_number_of_threads(threads, monkeypatch):
+    monkeypatch.setenv("NORMBOOK_THREADS", threads)
+    with pytest.raises(ValueError, match="NORMBOOK_THREADS must be a whole number from 1"):
+        begin()

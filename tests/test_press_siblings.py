@@ -1,0 +1,170 @@
+"""Recording: the same bytes twice, words refreshed without running, and every edit noticed."""
+
+import json
+
+import pytest
+from conftest import edit
+
+from normbook.press import record as recorder
+from normbook.press.pages import PressError
+from normbook.press.rules import drift, problems_of_book
+from normbook.press.siblings import Book, code_cells, make_sibling, read, state
+
+
+@pytest.fixture(scope="module")
+def recorded_text(tmp_path_factory, request):
+    """The sibling of the small chapter, executed once for this file."""
+    from conftest import CHAPTER, ROOT
+
+    folder = tmp_path_factory.mktemp("recorded") / "book"
+    folder.mkdir()
+    (folder.parent / "_toc.yml").write_text("format: jb-book\nroot: 07-small\n")
+    (folder / "claims.yml").write_text("[]\n")
+    (folder / "references.bib").write_text((ROOT / "book/references.bib").read_text())
+    (folder / "07-small.md").write_text(CHAPTER, encoding="utf-8")
+    assert recorder.record(folder, "07-small") == ""
+    return (folder / "07-small.ipynb").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def book(small_book, recorded_text):
+    small_book.pages["07-small"].sibling.write_text(recorded_text, encoding="utf-8")
+    return small_book
+
+
+def reread(book):
+    fresh = Book(book.folder)
+    return fresh, fresh.pages["07-small"]
+
+
+def test_recording_twice_changes_not_one_byte(book, recorded_text):
+    assert recorder.record(book.folder, "07-small") == ""
+    assert book.pages["07-small"].sibling.read_text(encoding="utf-8") == recorded_text
+
+
+def test_the_recorded_notebook_is_plain_and_complete(book):
+    notebook = read(book.pages["07-small"].sibling)
+    kinds = [cell.cell_type for cell in notebook.cells]
+    assert kinds == ["markdown", "code", "code"]
+    words = notebook.cells[0].source
+    assert "The answer is 42.0, see [Fig. 7.1](#fig-small)." in words
+    picture = notebook.cells[1].outputs[0]
+    assert picture.data["text/plain"].startswith("panel 1")
+    assert notebook.metadata.language_info == {"name": "python"}
+    assert not [key for cell in notebook.cells for key in cell.metadata if key == "execution"]
+    assert problems_of_book(book) == []
+
+
+def test_fresh_after_recording(book):
+    page = book.pages["07-small"]
+    assert state(book, page)[0] == "fresh"
+    assert not recorder.outdated(book, page)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("The answer is", "The whole answer is"),
+        ("caption: Three points.", "caption: Three points on a line."),
+        ("alt: A rising line.", "alt: A line that rises."),
+    ],
+)
+def test_words_are_refreshed_without_running(book, old, new):
+    edit(book.folder / "07-small.md", old, new)
+    changed, page = reread(book)
+    kind, sibling = state(changed, page)
+    assert kind == "prose"
+    assert new.split(": ")[-1] in json.dumps(sibling)
+    assert [c.get("outputs") for c in sibling.cells] == [
+        c.get("outputs") for c in read(page.sibling).cells
+    ]
+    assert "its words moved on" in drift(changed, page)[0]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('glue("answer", 42.0)', 'glue("answer", 43.0)'),
+        ('print("mean 0.503")', 'print("mean 0.503")  # the same'),
+        ("```{code-cell} python\nprint", "```{code-cell} python\n:tags: [hide-input]\n\nprint"),
+        (
+            'print("mean 0.503")\n```\n',
+            'print("mean 0.503")\n```\n\n```{code-cell} python\n1\n```\n',
+        ),
+    ],
+)
+def test_changed_code_is_stale(book, old, new):
+    edit(book.folder / "07-small.md", old, new)
+    changed, page = reread(book)
+    assert state(changed, page) == ("stale", None)
+    assert "its code is not what was recorded" in drift(changed, page)[0]
+
+
+def test_a_changed_claim_is_stale(book):
+    edit(book.folder / "07-small.md", 'print("mean 0.503")', 'claim("c", 1.0)')
+    (book.folder / "claims.yml").write_text(
+        "[{id: c, section: 7, status: measured, claim: x, expected: 1, tolerance: 0.1}]"
+    )
+    changed, page = reread(book)
+    text = page.sibling.read_text(encoding="utf-8")
+    page.sibling.write_text(text.replace('print(\\"mean 0.503\\")', 'claim(\\"c\\", 1.0)'))
+    assert state(changed, page)[0] == "stale"
+
+
+def test_changed_engine_is_recorded_anew(book, monkeypatch):
+    monkeypatch.setattr("normbook.press.siblings.code_hash", lambda: "another")
+    assert recorder.outdated(book, book.pages["07-small"])
+
+
+def test_a_cell_that_raises_is_not_recorded(book, recorded_text):
+    edit(book.folder / "07-small.md", 'print("mean 0.503")', "raise ValueError('no')")
+    problem = recorder.record(book.folder, "07-small")
+    assert "07-small was not recorded" in problem
+    assert "ValueError" in problem
+    assert book.pages["07-small"].sibling.read_text(encoding="utf-8") == recorded_text
+
+
+def test_an_expected_error_keeps_type_and_message_only(book):
+    edit(
+        book.folder / "07-small.md",
+        'print("mean 0.503")',
+        "import torch\n\ntorch.nn.Linear(2, 2)(torch.ones(3))",
+    )
+    edit(
+        book.folder / "07-small.md",
+        "```{code-cell} python\nimport torch",
+        "```{code-cell} python\n:tags: [raises-exception]\n\nimport torch",
+    )
+    assert recorder.record(book.folder, "07-small") == ""
+    changed, page = reread(book)
+    output = read(page.sibling).cells[-1].outputs[0]
+    assert output.ename == "RuntimeError"
+    assert output.traceback == [f"RuntimeError: {output.evalue}"]
+    assert problems_of_book(changed) == []
+
+
+def test_a_cell_that_warns_is_not_recorded(book):
+    edit(
+        book.folder / "07-small.md",
+        'print("mean 0.503")',
+        "import warnings\n\nwarnings.warn('careful')",
+    )
+    assert "writes to stderr" in recorder.record(book.folder, "07-small")
+
+
+def test_links_lead_to_the_neighbours(book):
+    (book.folder / "08-next.md").write_text("# 8 Next\n\n(sec-next)=\n## Part\n")
+    (book.folder.parent / "_toc.yml").write_text(
+        "format: jb-book\nroot: 07-small\nchapters: [{file: 08-next}]\n"
+    )
+    edit(book.folder / "07-small.md", "The answer is", "See {ref}`sec-next`. The answer is")
+    changed, page = reread(book)
+    assert "[Part](08-next.md#sec-next)" in state(changed, page)[1].cells[0].source
+
+
+def test_a_raw_cell_is_refused(book):
+    outputs = [cell.outputs for cell in code_cells(read(book.pages["07-small"].sibling))]
+    edit(book.folder / "07-small.md", "```{code-cell} python\nprint", "```{raw-cell}\nprint")
+    changed, page = reread(book)
+    with pytest.raises(PressError, match=r"07-small\.md:\d+: a raw cell is not known"):
+        make_sibling(changed, page, outputs, {})
