@@ -42,9 +42,17 @@ from normbook.engine.residuals import (
 
 # §A Sanity check
 from normbook.engine.sanity import (
-    CHECKS,  # the six checks [a] to [f], each a function of the seeds
+    CHECKS,  # the six of them by letter, each a function of the seeds
     Check,  # what a check returns: label, line, passed, and the numbers over seeds
+    check_a,  # LayerNorm equals PyTorch's
+    check_b,  # RMSNorm equals PyTorch's, and does not forget a shift
+    check_c,  # BatchNorm in training and in evaluation
+    check_d,  # gradient of the last block over the first's, Pre- and Post-LN
+    check_e,  # Kaiming keeps the second moment, Xavier halves it
+    check_f,  # the residual stream's growth, and 1/sqrt(2N)
+    last_over_first,  # what [d] measures, for any loss, branch and depth
     sanity_check,  # runs the six checks
+    stream_growth,  # what [f] measures, write by write
 )
 
 __all__ = [  # noqa: RUF022 (in the order of the chapters)
@@ -78,7 +86,15 @@ __all__ = [  # noqa: RUF022 (in the order of the chapters)
     # §A Sanity check
     "CHECKS",
     "Check",
+    "check_a",
+    "check_b",
+    "check_c",
+    "check_d",
+    "check_e",
+    "check_f",
+    "last_over_first",
     "sanity_check",
+    "stream_growth",
 ]
 
 if __name__ == "__main__":

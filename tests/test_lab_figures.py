@@ -131,3 +131,23 @@ def test_colours_are_the_methods_own():
     assert figures.colour("pre") != figures.colour("post")
     with pytest.raises(ValueError, match="method must be one of"):
         figures.colour("nothing")
+
+
+def test_logarithmic_axes_show_plain_numbers():
+    figure, axis = figures.subplots()
+    axis.plot([1, 100], [0.3, 3])
+    figures.logarithmic(axis, "x", "y")
+    figure.canvas.draw()
+    assert axis.get_xscale() == axis.get_yscale() == "log"
+    assert {"1", "10", "100"} <= {label.get_text() for label in axis.get_xticklabels()}
+    assert {"0.5", "1", "2"} <= {label.get_text() for label in axis.get_yticklabels()}
+    with pytest.raises(ValueError, match="names must be 'x' or 'y', got 'z'"):
+        figures.logarithmic(axis, "z")
+
+
+def test_labelled_axes_keep_their_ticks_inside_the_data():
+    _, axis = figures.subplots()
+    axis.plot([0, 1], [0, 1], label="line")
+    figures.label_lines(axis, room=0.5)
+    assert axis.get_xlim()[1] > 1.4
+    assert max(axis.get_xticks()) <= 1.06

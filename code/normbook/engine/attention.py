@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from normbook.engine.checks import require_floating, require_size
+from normbook.engine.checks import require_floating, require_like, require_size
 
 
 def attention_logits(query: Tensor, key: Tensor, causal: bool = False) -> Tensor:
@@ -21,12 +21,13 @@ def attention_logits(query: Tensor, key: Tensor, causal: bool = False) -> Tensor
 
     Shapes: query [..., T, d], key [..., S, d]; output [..., T, S], S = T if causal.
 
-    Raises: ValueError when shapes do not fit; TypeError on a dtype that is not real floating point.
+    Raises: ValueError when shapes or devices do not fit; TypeError on a dtype that is not real
+    floating point, or not the same in both.
 
     Source: Vaswani et al. 2017 (arXiv 1706.03762), Eq. 1.
     """
     require_floating("query", query)
-    require_floating("key", key)
+    require_like("key", key, query)
     if query.dim() < 2 or key.dim() < 2 or query.shape[:-2] != key.shape[:-2]:
         raise ValueError(
             "query and key must be [..., T, d] and [..., S, d] with the same leading axes, "
@@ -56,7 +57,7 @@ def attention(query: Tensor, key: Tensor, value: Tensor, causal: bool = False) -
     Source: Vaswani et al. 2017 (arXiv 1706.03762), Eq. 1.
     """
     logits = attention_logits(query, key, causal)
-    require_floating("value", value)
+    require_like("value", value, key)
     if value.shape[:-1] != key.shape[:-1]:
         raise ValueError(
             f"value must have the key's shape but for the width, got {tuple(value.shape)} "

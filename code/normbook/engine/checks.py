@@ -26,6 +26,15 @@ def require_floating(name: str, value: Tensor) -> None:
         raise TypeError(f"{name} must have a real floating-point dtype, got {value.dtype}")
 
 
+def require_like(name: str, value: Tensor, reference: Tensor) -> None:
+    """Raise unless `value` is floating point, with the dtype and the device of `reference`."""
+    require_floating(name, value)
+    if value.dtype != reference.dtype:
+        raise TypeError(f"{name} must have dtype {reference.dtype}, got {value.dtype}")
+    if value.device != reference.device:
+        raise ValueError(f"{name} must be on device {reference.device}, got {value.device}")
+
+
 def require_parameter(name: str, value: Tensor | None, shape: Sequence[int], input: Tensor) -> None:
     """Raise unless `value` is None or fits `input`: this shape, its device and an accepted dtype.
 
@@ -58,14 +67,14 @@ def require_number(name: str, value: float, low: float = -math.inf, high: float 
 def require_size(name: str, value: int, low: int = 1) -> None:
     """Raise unless `value` is a whole number of at least `low`."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be an integer, got {value!r}")
+        raise TypeError(f"{name} must be a whole number, got {value!r}")
     if value < low:
         raise ValueError(f"{name} must be at least {low}, got {value}")
 
 
 def as_shape(name: str, value: int | Sequence[int]) -> tuple[int, ...]:
     """Turn `value` into a tuple of positive sizes; a single integer is one axis."""
-    sizes = (value,) if isinstance(value, int) else tuple(value)
+    sizes = tuple(value) if isinstance(value, Sequence) else (value,)
     if not sizes:
         raise ValueError(f"{name} must name at least one axis, got an empty shape")
     for size in sizes:

@@ -39,7 +39,7 @@ def center(input: Tensor, axes: Sequence[int]) -> tuple[Tensor, Tensor]:
 
     Shapes: input any; centered as input; variance as input with `axes` of size 1.
 
-    Raises: TypeError on a dtype that is not real floating point; IndexError on an axis there is not.
+    Raises: TypeError on a dtype that is not real floating point; IndexError on a missing axis.
     """
     require_floating("input", input)
     centered = input - input.mean(axes, keepdim=True)
@@ -174,8 +174,7 @@ class BatchNorm(nn.Module):
     `track_running_stats=False`. `momentum=None` keeps the plain average over all batches so far
     instead of the exponential one.
 
-    Shapes: input and output [N, C], [N, C, L], [N, C, H, W] or [N, C, D, H, W] with C =
-    num_features.
+    Shapes: as `batch_norm`, with C = num_features.
 
     Raises: ValueError and TypeError as `batch_norm`; ValueError when C is not num_features.
 
@@ -318,9 +317,8 @@ class LayerNorm(nn.Module):
         self.normalized_shape = shape = as_shape("normalized_shape", normalized_shape)
         self.eps = eps
         self.elementwise_affine = elementwise_affine
-        has_bias = elementwise_affine and bias
         self.weight = nn.Parameter(torch.ones(shape)) if elementwise_affine else None
-        self.bias = nn.Parameter(torch.zeros(shape)) if has_bias else None
+        self.bias = nn.Parameter(torch.zeros(shape)) if elementwise_affine and bias else None
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalize `input` over its trailing axes."""
@@ -362,7 +360,10 @@ def rms_norm(
     eps = torch.finfo(dtype).eps if eps is None else eps
     axes = _check_trailing(input, normalized_shape, {"weight": weight}, eps)
     x = input.to(dtype)
-    normalized = x * torch.rsqrt(x.square().mean(axes, keepdim=True) + eps)
+    # ||x||² / d, because writing x² and reading it again costs more than the rest of the sum
+    count = math.prod(x.shape[axes[0] :])
+    mean_square = torch.linalg.vector_norm(x, dim=axes, keepdim=True).square() / count
+    normalized = x * torch.rsqrt(mean_square + eps)
     return _affine(normalized, weight, None).to(input.dtype)
 
 

@@ -148,8 +148,11 @@ class TransformerBlock(nn.Module):
         if (norm is None) == bool(used):
             expected = "a callable dim -> module" if used else "None"
             raise ValueError(f"norm must be {expected} with placement {placement!r}, got {norm!r}")
+        if norm is not None and not callable(norm):
+            raise TypeError(f"norm must be callable, got {type(norm).__name__}")
 
         def residual(branch: nn.Module) -> Residual:
+            """Put a branch into a residual with norms of its own."""
             norms = {name: norm(dim) for name in used}
             return Residual(
                 branch, placement=placement, scale=scale, skip_scale=skip_scale, **norms

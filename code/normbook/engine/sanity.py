@@ -170,6 +170,7 @@ def check_d(seeds: Sequence[int] = SEEDS) -> Check:
                 numbers[f"{name}, {branch}, {loss}"] = ratios
 
     def pair(setting: str) -> str:
+        """Write one setting's Pre-LN and Post-LN values side by side."""
         return " | ".join(
             spread(numbers[f"{name}, {setting}"]) for name in PLACEMENT_NAMES.values()
         )

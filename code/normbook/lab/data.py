@@ -25,7 +25,7 @@ class Split(NamedTuple):
 
 
 def digits_images() -> Split:
-    """Handwritten digits as images: inputs [n, 1, 8, 8] in float64, targets 0 … 9.
+    """Load handwritten digits as images: inputs [n, 1, 8, 8] in float64, targets 0 … 9.
 
     The 1797 images of scikit-learn's `load_digits` (UCI optdigits), always split the same way:
     1437 to train on, 360 to test on. One mean and one standard deviation, those of all training
@@ -49,7 +49,7 @@ def digits_images() -> Split:
 
 
 def digits_tokens() -> Split:
-    """The same digits, same split, as sequences: inputs [n, 8, 8], token t is row t of the image."""
+    """Load the same digits, same split, as sequences [n, 8, 8]: token t is row t of the image."""
     split = digits_images()
     return split._replace(
         train_inputs=split.train_inputs.squeeze(1), test_inputs=split.test_inputs.squeeze(1)
@@ -78,29 +78,29 @@ class MarkovText:
 
     @property
     def entropy_rate(self) -> float:
-        """Entropy of the next symbol in nats, given all before it: no model's loss is lower."""
+        """H(next symbol | all before it) in nats: no model's loss is lower."""
         return float(self.entropies[-1])
 
     def floor(self, length: int) -> float:
-        """Lowest mean loss, in nats a symbol, of a causal model on inputs of `length` symbols.
+        """Average over positions the lowest loss of a causal model on inputs of `length` symbols.
 
-        Position t of a sequence sees t + 1 symbols, so the first order − 1 positions cannot reach
-        the entropy rate; floor(length) is the mean of what each position can reach.
+        In nats. Position t of a sequence sees t + 1 symbols, so the first order − 1 positions
+        cannot reach the entropy rate.
         """
         if length < 1:
-            raise ValueError(f"length={length}: expected at least 1")
+            raise ValueError(f"length must be at least 1, got {length}")
         seen = torch.arange(1, length + 1).clamp(max=self.order)
         return float(self.entropies[seen].mean())
 
     def sample(self, count: int, length: int, seed: int) -> torch.Tensor:
-        """Draws `count` independent stretches of the stationary chain: int64 [count, length].
+        """Draw `count` independent stretches of the stationary chain: int64 [count, length].
 
         A language model takes `tokens[:, :-1]` as inputs and `tokens[:, 1:]` as targets.
         """
         if count < 1 or length < self.order:
             raise ValueError(
-                f"count={count}, length={length}: expected count >= 1 "
-                f"and length >= order = {self.order}"
+                f"count must be at least 1 and length at least order = {self.order}, "
+                f"got {count} and {length}"
             )
         generator = torch.Generator().manual_seed(seed)
         draws = torch.rand(count, length + 1, generator=generator, dtype=torch.float64)
@@ -116,14 +116,14 @@ class MarkovText:
         return tokens.to(pick_device())
 
     def loss(self, tokens: torch.Tensor) -> float:
-        """Mean cross-entropy in nats of the true chain on tokens [count, length > order].
+        """Average the cross-entropy, in nats, of the true chain on tokens [count, length > order].
 
         Only symbols with a full context count; the mean tends to `entropy_rate`.
         """
         if tokens.ndim != 2 or tokens.shape[1] <= self.order:
             raise ValueError(
-                f"tokens has shape {tuple(tokens.shape)}: expected [count, length] "
-                f"with length > order = {self.order}"
+                f"tokens must be [count, length] with length > order = {self.order}, "
+                f"got shape {tuple(tokens.shape)}"
             )
         windows = tokens.cpu().unfold(1, self.order + 1, 1)
         digits = self.vocabulary ** torch.arange(self.order - 1, -1, -1)
@@ -134,48 +134,47 @@ class MarkovText:
 def markov_text(
     vocabulary: int = 16, *, order: int = 1, sharpness: float = 2.0, seed: int = 0
 ) -> MarkovText:
-    """A random Markov chain of the given order, with its exact entropy rate.
+    """Draw a Markov chain of the given order at random; its entropy rate is known exactly.
 
     Each row of the transition matrix is softmax(sharpness · z) with z standard normal: sharpness 0
     is uniform noise (entropy ln V), and the entropy falls as it grows.
     """
     if vocabulary < 2 or order < 1:
         raise ValueError(
-            f"vocabulary={vocabulary}, order={order}: expected vocabulary >= 2 and order >= 1"
+            f"vocabulary must be at least 2 and order at least 1, got {vocabulary} and {order}"
         )
     if vocabulary**order > 4096:
         raise ValueError(
-            f"vocabulary={vocabulary}, order={order}: expected at most 4096 states, "
-            f"got {vocabulary**order}"
+            f"vocabulary ** order must be at most 4096 states, got {vocabulary}**{order}"
         )
     if not 0 <= sharpness < math.inf:
-        raise ValueError(f"sharpness={sharpness}: expected a finite number >= 0")
+        raise ValueError(f"sharpness must be a finite number >= 0, got {sharpness}")
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(vocabulary**order, vocabulary, generator=generator, dtype=torch.float64)
     return markov_chain((sharpness * logits).softmax(-1))
 
 
 def markov_chain(transition: torch.Tensor) -> MarkovText:
-    """Markov text with the given transition matrix [V**k, V], whose rows sum to 1.
+    """Make Markov text from a transition matrix [V**k, V], whose rows sum to 1.
 
     Raises:
         ValueError: the rows are not distributions, or their number is no power k >= 1 of V.
     """
     if transition.ndim != 2:
-        raise ValueError(f"transition has shape {tuple(transition.shape)}: expected [V**k, V]")
+        raise ValueError(f"transition must be [V**k, V], got shape {tuple(transition.shape)}")
     states, vocabulary = transition.shape
     order = max(1, round(math.log(states, max(vocabulary, 2))))
     if vocabulary < 2 or vocabulary**order != states:
-        raise ValueError(f"transition has shape {states, vocabulary}: expected [V**k, V], V >= 2")
+        raise ValueError(f"transition must be [V**k, V], V >= 2, got shape {states, vocabulary}")
     transition = transition.detach().cpu().double()
     if (transition < 0).any() or not torch.allclose(transition.sum(-1), torch.ones(1).double()):
-        raise ValueError("transition: expected non-negative rows that sum to 1")
+        raise ValueError("transition must have non-negative rows that sum to 1, got others")
     stationary = _stationary(transition)
     return MarkovText(vocabulary, order, transition, stationary, _entropies(transition, stationary))
 
 
 def _stationary(transition: torch.Tensor) -> torch.Tensor:
-    """Solves πP = π, Σπ = 1 for the chain of states: [V**k]."""
+    """Solve πP = π, Σπ = 1 for the chain of states: [V**k]."""
     states, vocabulary = transition.shape
     state, symbol = torch.arange(states)[:, None], torch.arange(vocabulary)
     moves = torch.zeros(states, states, dtype=torch.float64)
@@ -185,12 +184,16 @@ def _stationary(transition: torch.Tensor) -> torch.Tensor:
     equations[-1] = 1.0
     right = torch.zeros(states, dtype=torch.float64)
     right[-1] = 1.0
-    return torch.linalg.solve(equations, right).clamp(min=0.0)
+    try:
+        solution = torch.linalg.solve(equations, right)
+    except torch.linalg.LinAlgError as error:
+        raise ValueError("transition must have one stationary distribution, got more") from error
+    return solution.clamp(min=0.0)  # a state that is never reached may come out as -1e-18
 
 
 def _entropies(transition: torch.Tensor, stationary: torch.Tensor) -> torch.Tensor:
-    """H(next | j symbols before it) for j = 0 … k, in nats: block entropies H_{j+1} − H_j."""
-    states, vocabulary = transition.shape
+    """Subtract block entropies: H(next | j symbols before it) = H_{j+1} − H_j, j = 0 … k."""
+    vocabulary = transition.shape[1]
     block = stationary[:, None] * transition  # P(k + 1 consecutive symbols), earliest first
     blocks = []
     while block.numel() > 1:
@@ -201,7 +204,7 @@ def _entropies(transition: torch.Tensor, stationary: torch.Tensor) -> torch.Tens
 
 
 def _draw(distribution: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
-    """One index a row of distribution [n, m], by inverting its sum at uniform [n] in [0, 1)."""
+    """Draw one index a row of distribution [n, m] by inverting its sum at uniform [n] in [0, 1)."""
     steps = distribution.cumsum(-1)
     # The last step may fall short of 1 by rounding: then the last index is meant.
     return (steps[:, :-1] <= uniform[:, None]).sum(-1)

@@ -15,6 +15,7 @@ from IPython.display import display
 from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection, QuadMesh
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from normbook.lab.values import significant
 
@@ -99,15 +100,35 @@ def theory(axis: Axes, x, y, label: str) -> None:
     axis.plot(x, y, color=colour("theory"), linewidth=1.2, linestyle=(0, (5, 3)), label=label)
 
 
-def band(axis: Axes, x, values, method: str, label: str, marker: str = "o") -> None:
-    """Draw the mean of `values` [seeds, points] over `x`, and the range of the seeds as a band."""
+def band(
+    axis: Axes, x, values, method: str, label: str, marker: str = "o", log: bool = False
+) -> None:
+    """Draw the mean of `values` [seeds, points] over `x`, and the range of the seeds as a band.
+
+    With `log` it is the geometric mean: right for ratios on a logarithmic axis.
+    """
     values = np.asarray(values, dtype=float)
     if values.ndim != 2 or values.shape[1] != len(x):
         raise ValueError(f"values must have shape [seeds, {len(x)}], got {list(values.shape)}")
     axis.fill_between(
         x, values.min(0), values.max(0), color=colour(method), alpha=0.18, linewidth=0
     )
-    axis.plot(x, values.mean(0), color=colour(method), marker=marker, label=label)
+    middle = np.exp(np.log(values).mean(0)) if log else values.mean(0)
+    axis.plot(x, middle, color=colour(method), marker=marker, label=label)
+
+
+def logarithmic(axis: Axes, *names: str) -> None:
+    """Make the axes "x" and "y", or one of them, logarithmic, with plain numbers: 0.2, 0.5, 1."""
+    for name in names:
+        if name not in ("x", "y"):
+            raise ValueError(f"names must be 'x' or 'y', got {name!r}")
+        getattr(axis, f"set_{name}scale")("log")
+        scale = getattr(axis, f"{name}axis")
+        low, high = scale.get_data_interval()
+        marks = (1, 2, 5) if high < 30 * low else (1,)
+        scale.set_major_locator(LogLocator(subs=marks))
+        scale.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        scale.set_minor_formatter(NullFormatter())
 
 
 def label_lines(axis: Axes, room: float = 0.24) -> None:
@@ -119,7 +140,10 @@ def label_lines(axis: Axes, room: float = 0.24) -> None:
     lines = [line for line in axis.get_lines() if not line.get_label().startswith("_")]
     left, right = axis.transData.transform([(v, 1) for v in axis.get_xlim()])[:, 0]
     end = axis.transData.inverted().transform((right + (right - left) * room, 0))[0]
-    axis.set_xlim(axis.get_xlim()[0], end)
+    start, last = axis.get_xlim()
+    axis.set_xticks([tick for tick in axis.get_xticks() if start <= tick <= last])
+    axis.set_xticks([tick for tick in axis.get_xticks(minor=True) if tick <= last], minor=True)
+    axis.set_xlim(start, end)
     figure.canvas.draw()
     points = []
     for line in lines:

@@ -19,7 +19,7 @@ PERTURB = "NORMBOOK_PERTURB"
 
 
 def build(make: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """Calls `make()` so that the model depends on `seed` only, and moves it to `pick_device()`.
+    """Call `make()` so that the model depends on `seed` only, and move it to `pick_device()`.
 
     Weights are drawn in float64 on the CPU; the generator and the default dtype of the caller are
     left as they were. For example `build(lambda: Transformer(dim=16, …), seed=0)`.
@@ -41,7 +41,7 @@ def build(make: Callable[[], nn.Module], seed: int) -> nn.Module:
 
 
 def perturb_(model: nn.Module, relative: float, seed: int = 0) -> nn.Module:
-    """Multiplies every weight in place by 1 + relative · z, with z standard normal."""
+    """Multiply every weight in place by 1 + relative · z, with z standard normal."""
     if not 0 <= relative < 1:
         raise ValueError(f"relative must be in [0, 1), got {relative}")
     generator = torch.Generator().manual_seed(seed)
@@ -56,7 +56,7 @@ def perturb_(model: nn.Module, relative: float, seed: int = 0) -> nn.Module:
 
 
 def initialize_(model: nn.Module, rule: str | float, nonlinearity: str = "linear") -> nn.Module:
-    """Draws the weights of every `nn.Linear` in the model in place; their biases become 0.
+    """Draw the weights of every `nn.Linear` in the model in place; their biases become 0.
 
     Args:
         model: any module.
@@ -102,8 +102,8 @@ class MLP(nn.Module):
         activation: "relu", "tanh" or "linear".
         norm: None, "batch", "layer" or "rms".
         residual: whether each layer has a skip.
-        init: the rule of `initialize_` for all linear layers: "default" is PyTorch's, a number the
-            standard deviation of a naive draw.
+        init: the rule of `initialize_` for all linear layers, with the activation's gain for the
+            layers between stem and head.
 
     Raises: ValueError on an unknown name or a size below 1.
     """
@@ -128,10 +128,12 @@ class MLP(nn.Module):
         self.stem = nn.Linear(inputs, width)
         self.blocks = nn.ModuleList(_layer(width, activation, norm, residual) for _ in range(depth))
         self.head = nn.Linear(width, outputs)
-        initialize_(self, init, activation)
+        initialize_(self.stem, init)
+        initialize_(self.blocks, init, activation)
+        initialize_(self.head, init)
 
     def forward(self, input: Tensor) -> Tensor:
-        """Flattens each example, then stem, layers and head."""
+        """Flatten each example; stem, layers, head."""
         x = self.stem(input.flatten(1))
         for block in self.blocks:
             x = block(x)
@@ -139,7 +141,7 @@ class MLP(nn.Module):
 
 
 def _layer(width: int, activation: str, norm: str | None, residual: bool) -> nn.Module:
-    """One layer φ(norm(Wx + b)) of an `MLP`, with a skip around it or without."""
+    """Make one layer φ(norm(Wx + b)), with a skip around it or without."""
     norms = [] if norm is None else [NORMS[norm](width)]
     branch = nn.Sequential(nn.Linear(width, width), *norms, ACTIVATIONS[activation]())
     return nz.Residual(branch, placement="none") if residual else branch
@@ -168,8 +170,8 @@ class Transformer(nn.Module):
         final_norm: a norm before the head; by default where the blocks do not end in one.
         causal: whether a position sees earlier ones only.
         pool: None, or "mean" over the positions before the head.
-        init: the rule of `initialize_` for all linear layers; positions are drawn from
-            N(0, 0.02²).
+        init: the rule of `initialize_` for all linear layers ("kaiming" with gain 1); positions are
+            drawn from N(0, 0.02²).
         block: further arguments of `nz.TransformerBlock`.
 
     Raises: ValueError on a size below 1, an unknown name, or options that exclude each other.
@@ -209,10 +211,10 @@ class Transformer(nn.Module):
         )
         self.final_norm = make_norm(dim) if final_norm else nn.Identity()
         self.head = nn.Linear(dim, outputs)
-        initialize_(self, init, "relu")
+        initialize_(self, init)
 
     def forward(self, input: Tensor) -> Tensor:
-        """Logits of every position, or of the sequence."""
+        """Compute the logits of every position, or of the sequence."""
         x = self.embedding(input)
         if x.shape[-2] > len(self.positions):
             raise ValueError(
@@ -226,7 +228,7 @@ class Transformer(nn.Module):
 
 
 def xiong_init_(model: Transformer) -> Transformer:
-    """Draws the weights anew as Xiong et al. assume them in Lemma 2 and Theorem 1; returns the model.
+    """Draw the weights anew as Xiong et al. assume them in Lemma 2 and Theorem 1.
 
     Per block one head with W_Q = W_K = 0, so that attention is the plain average; W_V, and both
     d × d matrices of the feed-forward network, from N(0, 1/d) (Xavier); biases 0. Their single head
@@ -259,7 +261,7 @@ def xiong_init_(model: Transformer) -> Transformer:
 
 
 def _embedding(vocabulary: int | None, features: int | None, dim: int) -> nn.Module:
-    """A table for symbols or a linear layer for real-valued tokens: exactly one is asked for."""
+    """Make a table for symbols, or a linear layer for real-valued tokens."""
     if (vocabulary is None) == (features is None):
         raise ValueError(
             "exactly one of vocabulary and features must be given, "
@@ -275,7 +277,7 @@ def _embedding(vocabulary: int | None, features: int | None, dim: int) -> nn.Mod
 def _norm_choice(
     norm: str | Callable | None, placement: str, final_norm: bool | None
 ) -> tuple[Callable[[int], nn.Module] | None, bool]:
-    """What makes a norm, and whether one stands before the head."""
+    """Decide what makes a norm, and whether one stands before the head."""
     if isinstance(norm, str):
         # BatchNorm takes its channels from axis 1, where a Transformer has its positions.
         known = {name: NORMS[name] for name in ("layer", "rms")}
@@ -291,19 +293,19 @@ def _norm_choice(
 
 
 def _require_sizes(**sizes: int) -> None:
-    """Raises ValueError unless every size is a whole number of at least 1."""
+    """Raise ValueError unless every size is a whole number of at least 1."""
     for name, size in sizes.items():
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise ValueError(f"{name} must be a whole number of at least 1, got {size!r}")
 
 
 def _require_name(argument: str, name: str, known: dict) -> None:
-    """Raises ValueError unless `name` is one of those known."""
+    """Raise ValueError unless `name` is one of those known."""
     if name not in known:
         raise ValueError(f"{argument} must be one of {', '.join(map(repr, known))}, got {name!r}")
 
 
 def _require_equal(name: str, value: int, expected: int) -> None:
-    """Raises ValueError unless Xiong et al.'s setting has this size."""
+    """Raise ValueError unless Xiong et al.'s setting has this size."""
     if value != expected:
         raise ValueError(f"{name} must be {expected} in Xiong et al.'s setting, got {value}")

@@ -1,11 +1,10 @@
-"""What happens inside a network: activations, residual stream, gradients, attention, block by block.
+"""What happens inside a network, block by block: activations, stream, gradients, attention.
 
 A probe takes a model and inputs and leaves both as they were: weights, gradients, running
 statistics and mode. Results are CPU tensors. Models keep their layers in `blocks`, as those of
 `lab.models` do.
 """
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -50,7 +49,7 @@ def activation_moments(
 
 
 def residual_stream(model: nn.Module, inputs: Tensor, at: str = "blocks") -> Tensor:
-    """Record what flows from layer to layer: [depth + 1, *shape of the stream], entry 0 the embedding.
+    """Record what flows from layer to layer: [depths + 1, …, dim], entry 0 the embedding.
 
     Args:
         model: with `blocks`.
@@ -103,7 +102,7 @@ def without_block(model: nn.Module, index: int) -> Iterator[nn.Module]:
 def gradient_norms(
     model: nn.Module, inputs: Tensor, targets: Tensor, loss: Loss = cross_entropy
 ) -> dict[str, float]:
-    """Frobenius norm of the loss's gradient for each parameter, by its name in the model."""
+    """Measure the gradient of the loss for each parameter, by its name: Frobenius norms."""
     gradients = _parameter_gradients(model, inputs, targets, loss)
     return {name: gradient.norm().item() for name, gradient in gradients.items()}
 
@@ -111,7 +110,7 @@ def gradient_norms(
 def block_gradients(
     model: nn.Module, inputs: Tensor, targets: Tensor, loss: Loss = cross_entropy, part: str = ""
 ) -> Tensor:
-    """Gradient norm of each block, √(sum of squares over its parameters): [blocks].
+    """Measure the gradient of each block, √(sum of squares over its parameters): [blocks].
 
     `part` keeps only the parameters whose name within the block contains it: "weight",
     "feed_forward.branch.down.weight". Blocks without such a parameter raise ValueError.
@@ -138,9 +137,9 @@ def stream_gradients(
     loss: Loss = cross_entropy,
     at: str = "blocks",
 ) -> Tensor:
-    """Norm of the loss's gradient with respect to the stream at each depth: [depth + 1].
+    """Measure the gradient that reaches the stream at each depth: [depths + 1].
 
-    The norm is over examples, positions and features together. Places as in `residual_stream`.
+    Its norm is over examples, positions and features together. Places as in `residual_stream`.
     """
     with _untouched(model), torch.enable_grad():
         outputs, stream = _stream(model, inputs, at)
@@ -152,7 +151,7 @@ def stream_gradients(
 
 
 def attention_entropies(model: nn.Module, inputs: Tensor, normalized: bool = False) -> Tensor:
-    """Mean entropy of the attention weights over examples and positions: [attentions, heads].
+    """Average the entropy of the attention weights over the data: [attentions, heads].
 
     In nats; `normalized` divides by the mean of ln(keys in sight), so that 1 is uniform attention.
     """
@@ -166,7 +165,7 @@ def attention_entropies(model: nn.Module, inputs: Tensor, normalized: bool = Fal
 
 
 def attention_logit_peaks(model: nn.Module, inputs: Tensor) -> Tensor:
-    """Largest magnitude among the attention logits: [attentions, heads]."""
+    """Find the largest magnitude among the attention logits: [attentions, heads]."""
     peaks = [
         logits.abs().nan_to_num(posinf=0.0).amax((0, -2, -1))
         for logits in _attention_logits(model, inputs)
@@ -175,7 +174,7 @@ def attention_logit_peaks(model: nn.Module, inputs: Tensor) -> Tensor:
 
 
 def logit_scale(model: nn.Module, inputs: Tensor) -> float:
-    """Standard deviation of the output logits over the classes, root mean square over the rest."""
+    """Measure how far apart the logits are: √(mean of their variance over the classes)."""
     with _untouched(model), torch.no_grad():
         logits = model(inputs)
     return (logits - logits.mean(-1, keepdim=True)).square().mean().sqrt().item()
@@ -185,7 +184,7 @@ def logit_scale(model: nn.Module, inputs: Tensor) -> float:
 
 
 def _blocks(model: nn.Module) -> list[nn.Module]:
-    """The model's blocks; ValueError if it has none."""
+    """Return the model's blocks; ValueError if it has none."""
     blocks = list(getattr(model, "blocks", []))
     if not blocks:
         raise ValueError(f"model must have layers in `blocks`, got {type(model).__name__}")
@@ -219,7 +218,7 @@ def _recorded(layers: list[nn.Module]) -> Iterator[dict[nn.Module, Tensor]]:
 
 
 def _stream(model: nn.Module, inputs: Tensor, at: str) -> tuple[Tensor, list[Tensor]]:
-    """The model's output, and its stream at the places `at`, the embedding first."""
+    """Return the model's output, and its stream at the places `at`, the embedding first."""
     if at not in STREAM_PLACES:
         raise ValueError(f"at must be one of {', '.join(map(repr, STREAM_PLACES))}, got {at!r}")
     blocks = _blocks(model)
@@ -263,7 +262,7 @@ def _recorded_sums(layers: list[nz.Residual]) -> Iterator[dict[nn.Module, Tensor
 def _parameter_gradients(
     model: nn.Module, inputs: Tensor, targets: Tensor, loss: Loss
 ) -> dict[str, Tensor]:
-    """Gradient of the loss for each trainable parameter; `.grad` is left alone."""
+    """Differentiate the loss by each trainable parameter; `.grad` is left alone."""
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
     with _untouched(model), torch.enable_grad():
         value = loss(model(inputs), targets)
@@ -272,7 +271,7 @@ def _parameter_gradients(
 
 
 def _attention_logits(model: nn.Module, inputs: Tensor) -> list[Tensor]:
-    """Logits [n, heads, T, T] of each attention of the model, in the order of its layers."""
+    """Return the logits [n, heads, T, T] of each attention, in the order of the layers."""
     layers = [m for m in model.modules() if isinstance(m, nz.MultiHeadAttention)]
     if not layers:
         raise ValueError(f"model must have attention layers, got {type(model).__name__}")

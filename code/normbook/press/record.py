@@ -19,7 +19,16 @@ from nbclient.exceptions import CellExecutionError
 
 from normbook.press.ledger import write_json
 from normbook.press.pages import Page, PressError
-from normbook.press.siblings import Book, code_cells, dump, make_sibling, marks_of, read, state
+from normbook.press.siblings import (
+    Book,
+    check_words,
+    code_cells,
+    dump,
+    make_sibling,
+    marks_of,
+    read,
+    state,
+)
 
 # One thread, like the tests; the CPU, because what is recorded must not depend on a GPU.
 ENVIRONMENT = {"NORMBOOK_STRICT": "1", "NORMBOOK_DEVICE": "cpu", "OMP_NUM_THREADS": "1"}
@@ -76,6 +85,7 @@ def record(folder: Path, name: str) -> str:
     book = Book(folder)
     page, begin = book.pages[name], time.perf_counter()
     try:
+        check_words(book, page)
         sibling = make_sibling(book, page, execute(page), marks_of(book, page))
     except (PressError, CellExecutionError) as error:
         return f"{name} was not recorded:\n{error}"

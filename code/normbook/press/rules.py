@@ -43,9 +43,7 @@ def figures_without_words(page: Page) -> list[str]:
         options = cell.metadata.get("mystnb", {})
         have = {**options.get("figure", {}), **options.get("image", {})}
         missing = [key for key in ("name", "caption", "alt") if not str(have.get(key, "")).strip()]
-        problems += [
-            f"{page.name}: the figure of cell {index} has no {key}" for key in missing
-        ]
+        problems += [f"{page.name}: the figure of cell {index} has no {key}" for key in missing]
     return problems
 
 

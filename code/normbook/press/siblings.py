@@ -1,6 +1,7 @@
 """The recorded notebook beside a chapter: how it is made, and whether it still matches."""
 
 import hashlib
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -113,6 +114,18 @@ def make_sibling(
         "normbook": marks,
     }
     return nbformat.v4.new_notebook(cells=cells, metadata=metadata)
+
+
+def check_words(book: Book, page: Page) -> None:
+    """Convert a chapter's prose without results, so that a typo stops before minutes of running."""
+    names = re.findall(r"\{glue:text\}`([^`:]+)", page.text)
+    stand_in = nbformat.v4.new_output("display_data", data={GLUE: "0"})
+    outputs = [{**stand_in, "metadata": {"scrapbook": {"name": name}}} for name in names]
+    context = book.context(page, [outputs], lambda *to: link_beside(book, page, *to))
+    lines = page.notebook.metadata["source_map"]
+    for cell, line in zip(page.notebook.cells, lines, strict=True):
+        if cell.cell_type == "markdown":
+            convert(cell.source, context, line + 1)
 
 
 def link_beside(book: Book, page: Page, text: str, target: str, label: str) -> str:

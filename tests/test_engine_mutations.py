@@ -1,0 +1,88 @@
+"""The engine's tests can fail: each of these breakages turns one of them red.
+
+The engine is copied, a line of it broken, and the tests of that file run against the copy.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SWAP = {
+    '"pre": Placement': '"was_pre": Placement',
+    '"post": Placement': '"pre": Placement',
+    '"was_pre": Placement': '"post": Placement',
+}
+MUTATIONS = {
+    "layer_norm uses the unbiased variance": (
+        "layers.py",
+        {
+            "torch.rsqrt(variance + eps)\n    return _affine(normalized, weight, bias)": (
+                "torch.rsqrt(variance * centered[0].numel() / (centered[0].numel() - 1) + eps)\n"
+                "    return _affine(normalized, weight, bias)"
+            )
+        },
+        "test_layer_norm_is_pytorchs",
+    ),
+    "rms_norm puts eps outside the root": (
+        "layers.py",
+        {
+            "x * torch.rsqrt(mean_square + eps)": "x / (mean_square.sqrt() + eps)",
+        },
+        "test_rms_norm_is_pytorchs",
+    ),
+    "BatchNorm stores the biased running variance": (
+        "layers.py",
+        {"variance.reshape(-1) * (count / (count - 1))": "variance.reshape(-1)"},
+        "test_batch_norm_is_pytorchs_in_training_and_evaluation",
+    ),
+    "the placements are swapped": ("residuals.py", SWAP, "test_placements_by_number"),
+    "DeepNorm's alpha scales the branch": (
+        "residuals.py",
+        {"self.skip_scale * skip + write": "skip + self.skip_scale * write"},
+        "test_scales_by_number",
+    ),
+}
+
+
+def break_engine(folder: Path, file: str, replacements: dict[str, str]) -> None:
+    """Copy `code/` into a folder and replace text in one file of the engine, each piece once."""
+    shutil.copytree(
+        ROOT / "code", folder, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info")
+    )
+    path = folder / "normbook" / "engine" / file
+    text = path.read_text(encoding="utf-8")
+    for old, new in replacements.items():
+        assert text.count(old) == 1, f"{old!r} occurs {text.count(old)} times in {file}"
+        text = text.replace(old, new)
+    path.write_text(text, encoding="utf-8")
+
+
+def run_tests(code: Path, test_file: str) -> subprocess.CompletedProcess:
+    """Run one test file up to its first failure, against the engine in `code`."""
+    options = ["-x", "-q", "--noconftest", "-p", "no:cacheprovider", "--tb=no"]
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", *options, f"tests/{test_file}"],
+        cwd=ROOT,
+        env=environment | {"PYTHONPATH": str(code), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+    )
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_a_broken_engine_turns_its_tests_red(name, tmp_path):
+    file, replacements, expected = MUTATIONS[name]
+    break_engine(tmp_path / "code", file, replacements)
+    done = run_tests(tmp_path / "code", f"test_engine_{file}")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert re.search(r"\b1 failed\b", done.stdout), done.stdout
+    assert "error" not in done.stdout.splitlines()[-1], done.stdout
+    assert f"::{expected}" in done.stdout, done.stdout

@@ -1,0 +1,139 @@
+"""The sanity check passes, can fail in each of its six checks, and is the same on every machine."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import normalization as nz
+from normbook.engine import layers, residuals, sanity
+
+DOOR = Path(__file__).resolve().parents[1] / "code" / "normalization.py"
+THREE = (0, 1, 2)
+ONE = (0,)
+
+
+@pytest.fixture(scope="module")
+def results():
+    return nz.sanity_check()
+
+
+def test_six_checks_pass_over_ten_seeds(results):
+    assert [result.label for result in results] == list("abcdef")
+    for result in results:
+        assert result.passed, result.line
+        assert result.line.startswith(f"[{result.label}] ")
+        assert "\n" not in result.line
+        assert result.numbers
+        assert {len(values) for values in result.numbers.values()} == {10}
+
+
+def test_identities_show_a_bound_and_no_residue(results):
+    for label, count in (("a", 2), ("b", 2), ("c", 2)):
+        line = results["abcdef".index(label)].line.split("(published")[0]
+        assert line.count("< 1e-12") == count
+        assert "e-1" not in line.replace("< 1e-12", "")
+
+
+def test_lines_show_median_and_range(results):
+    numbers = results[4].numbers["Kaiming"]
+    middle = sorted(numbers)
+    median = (middle[4] + middle[5]) / 2
+    shown = [f"{value:#.3g}".rstrip(".") for value in (median, middle[0], middle[-1])]
+    assert f"Kaiming {shown[0]} [{shown[1]}, {shown[2]}]" in results[4].line
+
+
+def test_gradient_ratio_is_told_as_depending_on_loss_and_branch(results):
+    numbers = {key: sorted(values)[5] for key, values in results[3].numbers.items()}
+    assert len(numbers) == 8
+    assert all(value < 1 for key, value in numbers.items() if key.startswith("Pre-LN"))
+    assert numbers["Post-LN, linear, mean square"] > 1 > numbers["Post-LN, ReLU, mean square"]
+
+
+def test_one_write_and_two_writes_a_layer(results):
+    numbers = {key: sorted(values)[5] for key, values in results[5].numbers.items()}
+    assert numbers["one write, unscaled"] == pytest.approx(51, rel=0.05)
+    assert numbers["one write, scaled"] == pytest.approx(1.5, rel=0.05)
+    assert numbers["two writes, unscaled"] == pytest.approx(101, rel=0.05)
+    assert numbers["two writes, scaled"] == pytest.approx(2, rel=0.05)
+
+
+def test_lines_are_the_same_with_one_and_two_threads_and_leave_the_generator_alone():
+    before = torch.get_num_threads(), torch.get_rng_state()
+    lines = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        lines.append([result.line for result in nz.sanity_check(ONE)])
+    torch.set_num_threads(before[0])
+    assert lines[0] == lines[1]
+    assert torch.equal(torch.get_rng_state(), before[1])
+
+
+def swapped(branch, norm=None, placement="pre", **options):
+    other = {"pre": "post", "post": "pre"}[placement]
+    return residuals.Residual(branch, norm, other, **options)
+
+
+def unscaled(branch, norm, placement, scale=1.0):
+    return residuals.Residual(branch, norm, placement)
+
+
+def never_moving(num_features):
+    return layers.BatchNorm(num_features, momentum=0.0)
+
+
+BREAKAGES = [
+    ("a", "LayerNorm", lambda shape: layers.LayerNorm(shape, eps=1e-4)),
+    ("b", "RMSNorm", lambda shape, eps: layers.RMSNorm(shape, eps=2 * eps)),
+    ("b", "rms_norm", layers.layer_norm),
+    ("b", "layer_norm", layers.rms_norm),
+    ("c", "BatchNorm", never_moving),
+    ("d", "Residual", swapped),
+    (
+        "e",
+        "kaiming_normal_",
+        lambda x, nonlinearity, generator: x.normal_(0, 0.03, generator=generator),
+    ),
+    ("e", "xavier_normal_", sanity.kaiming_normal_),
+    ("f", "Residual", unscaled),
+    ("f", "xavier_normal_", lambda x, generator: nz.xavier_normal_(x, 0.9, generator)),
+]
+
+
+@pytest.mark.parametrize(("label", "name", "broken"), BREAKAGES)
+def test_each_check_fails_on_a_broken_engine(label, name, broken, monkeypatch):
+    monkeypatch.setattr(sanity, name, broken)
+    assert not nz.CHECKS[label](THREE).passed
+
+
+def test_a_failed_check_is_named_and_sets_the_exit_status(monkeypatch, capsys):
+    def broken(seeds):
+        raise RuntimeError("out of order")
+
+    failing = nz.Check("b", "[b] something is off", False)
+    passing = nz.Check("a", "[a] fine", True)
+    checks = {"a": lambda seeds: passing, "b": lambda seeds: failing, "c": broken}
+    monkeypatch.setattr(sanity, "CHECKS", checks)
+    assert sanity.main() == 1
+    printed = capsys.readouterr()
+    lines = printed.out.splitlines()
+    assert lines[0] == "[a] fine  OK"
+    assert lines[1] == "[b] something is off  FAILED"
+    assert lines[2] == "[c] raised RuntimeError: out of order  FAILED"
+    assert printed.err == "failed: [b], [c]\n"
+
+
+def test_no_seed_is_refused():
+    with pytest.raises(ValueError, match="seeds must hold at least one seed"):
+        nz.sanity_check([])
+
+
+def test_the_program_prints_six_lines_and_a_verdict():
+    done = subprocess.run([sys.executable, DOOR], capture_output=True, text=True, encoding="utf-8")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [line[:4] for line in lines[:6]] == [f"[{label}] " for label in "abcdef"]
+    assert all(line.endswith("  OK") for line in lines[:6])
+    assert lines[6:] == ["all 6 sanity checks passed (float64, 10 seeds, median [min, max])"]
