@@ -20,7 +20,7 @@ SPOILT = {
     "a digit of an output": ("mean 0.503\\n", "mean 0.504\\n"),
     "a point of a figure": ("(1.00, 2.00)", "(1.00, 2.01)"),
     "a figure's checksum": ("#", "#0"),
-    "a glued value": ('text/plain": "42.0"', 'text/plain": "42.1"'),
+    "a glued value": ('text/plain": "\'42.0\'"', 'text/plain": "\'42.1\'"'),
     "a figure's data": ("[1.0, 2.0, 4.0]", "[1.0, 2.0, 4.1]"),
 }
 

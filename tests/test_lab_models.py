@@ -41,22 +41,31 @@ def test_a_seed_gives_one_model_whatever_the_caller_does():
     assert not torch.equal(first.head.weight, other.head.weight)
 
 
-def test_build_leaves_the_callers_generator_and_dtype_alone():
+@pytest.fixture
+def float32():
+    """The default dtype of a fresh Python, whatever ran before."""
     dtype = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    yield
+    torch.set_default_dtype(dtype)
+
+
+@pytest.mark.usefixtures("float32")
+def test_build_leaves_the_callers_generator_and_dtype_alone():
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
     model = mlp()
     assert torch.equal(torch.rand(3), expected)
-    assert torch.get_default_dtype() == dtype
+    assert torch.get_default_dtype() == torch.float32
     assert {p.dtype for p in model.parameters()} == {torch.float64}
 
 
+@pytest.mark.usefixtures("float32")
 def test_build_puts_the_dtype_back_after_an_error():
-    dtype = torch.get_default_dtype()
     with pytest.raises(ValueError, match="activation"):
         mlp(activation="sine")
-    assert torch.get_default_dtype() == dtype
+    assert torch.get_default_dtype() == torch.float32
 
 
 def test_perturb_changes_every_weight_by_the_relative_amount():
@@ -96,7 +105,7 @@ def test_mlp_is_its_formula(norm, residual):
             y = F.batch_norm(y, None, None, training=True)
         x = torch.tanh(y) + (x if residual else 0)
     expected = F.linear(x, model.head.weight, model.head.bias)
-    assert torch.allclose(model(input), expected, atol=1e-12)
+    assert torch.allclose(model(input), expected, rtol=0, atol=1e-12)
 
 
 def test_mlp_flattens_images():
@@ -174,12 +183,12 @@ def by_hand(model, input, placement, final):
 )
 def test_transformer_is_its_formula(placement, final_norm, final):
     model, input = transformer(placement=placement, final_norm=final_norm), data(4, 6, 3)
-    assert torch.allclose(model(input), by_hand(model, input, placement, final), atol=1e-12)
+    assert torch.allclose(model(input), by_hand(model, input, placement, final), rtol=0, atol=1e-12)
 
 
 def test_transformer_without_any_norm():
     model, input = transformer(norm=None, placement="none"), data(4, 6, 3)
-    assert torch.allclose(model(input), by_hand(model, input, "none", False), atol=1e-12)
+    assert torch.allclose(model(input), by_hand(model, input, "none", False), rtol=0, atol=1e-12)
     assert not [m for m in model.modules() if isinstance(m, nz.LayerNorm)]
 
 
@@ -187,7 +196,7 @@ def test_mean_pooling_is_the_mean_of_the_positions_before_the_head():
     each, pooled = transformer(), transformer(pool="mean")
     pooled.load_state_dict(each.state_dict())
     input = data(4, 6, 3)
-    assert torch.allclose(pooled(input), each(input).mean(1), atol=1e-12)
+    assert torch.allclose(pooled(input), each(input).mean(1), rtol=0, atol=1e-12)
 
 
 def test_a_causal_model_does_not_look_ahead():
@@ -254,7 +263,7 @@ def test_models_run_under_vmap_with_stacked_parameters(make):
     state = stack_module_state(models)
     together = vmap(lambda p, b: functional_call(models[0], (p, b), (input,)))(*state)
     for model, output in zip(models, together, strict=True):
-        assert torch.allclose(output, model(input), atol=1e-12)
+        assert torch.allclose(output, model(input), rtol=0, atol=1e-12)
 
 
 # --- initialization ---
@@ -284,7 +293,7 @@ def test_xiongs_setting():
         assert not any(m.bias.any() for m in block.modules() if isinstance(m, nn.Linear))
     # attention is the plain average of the values: every position gets the same
     attended = model.blocks[0].attention.branch(data(2, 4, 64))
-    assert torch.allclose(attended, attended[:, :1].expand_as(attended), atol=1e-12)
+    assert torch.allclose(attended, attended[:, :1].expand_as(attended), rtol=0, atol=1e-12)
 
 
 def test_xiongs_input_is_a_standard_normal():

@@ -99,9 +99,9 @@ def stream_by_hand(model, x, placement):
 def test_the_stream_at_its_three_places(placement):
     model, x = transformer(placement=placement), data(3, 6, 4)
     sublayers, sums = stream_by_hand(model, x, placement)
-    assert torch.allclose(residual_stream(model, x), sublayers[::2], atol=1e-12)
-    assert torch.allclose(residual_stream(model, x, "sublayers"), sublayers, atol=1e-12)
-    assert torch.allclose(residual_stream(model, x, "sums"), sums, atol=1e-12)
+    assert torch.allclose(residual_stream(model, x), sublayers[::2], rtol=0, atol=1e-12)
+    assert torch.allclose(residual_stream(model, x, "sublayers"), sublayers, rtol=0, atol=1e-12)
+    assert torch.allclose(residual_stream(model, x, "sums"), sums, rtol=0, atol=1e-12)
     assert torch.allclose(sublayers, sums) == (placement == "pre")
     assert all("add" not in vars(block.attention) for block in model.blocks)
 
@@ -111,7 +111,7 @@ def test_the_stream_of_an_mlp():
     stream = residual_stream(model, x)
     assert stream.shape == (5, 9, 7)
     assert torch.equal(stream[0], model.stem(x))
-    assert torch.allclose(model.head(stream[-1]), model(x), atol=1e-12)
+    assert torch.allclose(model.head(stream[-1]), model(x), rtol=0, atol=1e-12)
     assert torch.equal(residual_stream(model, x, "sums"), stream)
 
 
@@ -184,6 +184,14 @@ def test_gradient_norms_are_those_of_backward():
         assert blocks[index].item() == pytest.approx(total)
         down = block.feed_forward.branch.down.weight.grad.norm().item()
         assert downs[index].item() == pytest.approx(down)
+
+
+def test_block_1_is_not_block_10():
+    model, x, y = mlp(depth=12), data(9, 6), labels(9)
+    found = block_gradients(model, x, y, part="0.weight")
+    norms = gradient_norms(model, x, y)
+    expected = [norms[f"blocks.{index}.0.weight"] for index in range(12)]
+    assert found.tolist() == pytest.approx(expected)
 
 
 def test_gradients_under_another_loss():

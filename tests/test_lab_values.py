@@ -45,6 +45,17 @@ def test_glue_emits_what_myst_nb_emits(monkeypatch):
     ours, theirs = seen
     assert ours[1]["scrapbook"]["name"] == theirs[1]["scrapbook"]["name"]
     assert set(ours[0]) <= set(theirs[0])
+    assert list(ours[0].values()) == ["'42.0'"]
+
+
+def test_glued_values_keep_their_last_zero(monkeypatch):
+    from myst_nb.ext.glue.utils import format_plain_text
+
+    seen = []
+    monkeypatch.setattr("normbook.lab.values.display", lambda data, **_: seen.append(data))
+    glue("share", 0.28)
+    (text,) = seen[0].values()
+    assert format_plain_text(text, "s") == "0.280"
 
 
 @pytest.mark.parametrize(("name", "error"), [("", ValueError), (3, ValueError)])

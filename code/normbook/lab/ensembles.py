@@ -72,9 +72,8 @@ def train_many(
         alive = alive & (losses[step] <= bound)
         if not alive.any():
             break
-        gradient = _gradient(values, parameters)
-        factors = [rate * warmup_factor(step, w) for rate, w in zip(rates, warmups, strict=True)]
-        change = descent.change(gradient, weights.new_tensor(factors)[:, None])
+        rate = [rate * warmup_factor(step, w) for rate, w in zip(rates, warmups, strict=True)]
+        change = descent.change(_gradient(values, parameters), weights.new_tensor(rate)[:, None])
         weights -= change.masked_fill(~alive[:, None], 0.0)
     _unstack(models, parameters, fixed)
     losses = losses.T.double().cpu()

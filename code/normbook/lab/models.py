@@ -89,8 +89,8 @@ class MLP(nn.Module):
     """A deep network of equal layers, plain or with skips, with norms or without.
 
     A layer is x ↦ φ(norm(Wx + b)), where the norm may be missing; with `residual` it is added to
-    its input: x ↦ x + φ(norm(Wx + b)). A linear stem before the layers maps the flattened input to
-    `width`, a linear head after them maps to `outputs`.
+    its input: x ↦ x + φ(norm(Wx + b)); before BatchNorm there is no b. A linear stem before the
+    layers maps the flattened input to `width`, a linear head after them maps to `outputs`.
 
     Shapes: input [n, …] with `inputs` values an example; output [n, outputs].
 
@@ -143,7 +143,9 @@ class MLP(nn.Module):
 def _layer(width: int, activation: str, norm: str | None, residual: bool) -> nn.Module:
     """Make one layer φ(norm(Wx + b)), with a skip around it or without."""
     norms = [] if norm is None else [NORMS[norm](width)]
-    branch = nn.Sequential(nn.Linear(width, width), *norms, ACTIVATIONS[activation]())
+    # BatchNorm subtracts whatever a bias before it adds: its gradient would be rounding noise
+    linear = nn.Linear(width, width, bias=norm != "batch")
+    branch = nn.Sequential(linear, *norms, ACTIVATIONS[activation]())
     return nz.Residual(branch, placement="none") if residual else branch
 
 

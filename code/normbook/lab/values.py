@@ -40,7 +40,7 @@ def glue(name: str, value: float | str, digits: int = 3) -> None:
         except (TypeError, ValueError) as error:
             raise TypeError(f"value must be a number or a string, got {value!r}") from error
     display(
-        {PREFIX + "text/plain": value},
+        {PREFIX + "text/plain": repr(value)},  # quoted, or MyST-NB would write 0.280 as 0.28
         metadata={"scrapbook": {"name": name, "mime_prefix": PREFIX}},
         raw=True,
     )

@@ -1,5 +1,6 @@
 """The recorded notebook beside a chapter: how it is made, and whether it still matches."""
 
+import ast
 import hashlib
 import re
 from collections.abc import Callable
@@ -67,7 +68,7 @@ class Book:
 def glued(outputs: list[list]) -> dict[str, str]:
     """Return the values that the cells stored for the prose."""
     return {
-        output["metadata"]["scrapbook"]["name"]: output["data"][GLUE]
+        output["metadata"]["scrapbook"]["name"]: ast.literal_eval(output["data"][GLUE])
         for cell in outputs
         for output in cell
         if GLUE in output.get("data", {})
@@ -119,7 +120,7 @@ def make_sibling(
 def check_words(book: Book, page: Page) -> None:
     """Convert a chapter's prose without results, so that a typo stops before minutes of running."""
     names = re.findall(r"\{glue:text\}`([^`:]+)", page.text)
-    stand_in = nbformat.v4.new_output("display_data", data={GLUE: "0"})
+    stand_in = nbformat.v4.new_output("display_data", data={GLUE: "'0'"})
     outputs = [{**stand_in, "metadata": {"scrapbook": {"name": name}}} for name in names]
     context = book.context(page, [outputs], lambda *to: link_beside(book, page, *to))
     lines = page.notebook.metadata["source_map"]
