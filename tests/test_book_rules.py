@@ -11,6 +11,7 @@ from normbook.press.pages import PressError
 from normbook.press.rules import (
     failed_claims,
     figures_without_words,
+    long_lines,
     paths_in,
     problems_of_book,
     raw_markup,
@@ -118,6 +119,13 @@ def test_a_figure_without_any_metadata_is_found(small_book):
     edit(small_book.folder / "07-small.md", 'print("mean 0.503")', "show(figure)")
     page = Book(small_book.folder).pages["07-small"]
     assert len(figures_without_words(page)) == 3
+
+
+def test_a_line_that_would_be_cut_off_is_found(small_book):
+    edit(small_book.folder / "07-small.md", 'print("mean 0.503")', f"print({'1' * 80})")
+    problems = long_lines(Book(small_book.folder).pages["07-small"])
+    assert len(problems) == 1
+    assert "has 87 characters, 80 fit" in problems[0]
 
 
 def entry(name="c", **changes):

@@ -151,3 +151,16 @@ def test_labelled_axes_keep_their_ticks_inside_the_data():
     figures.label_lines(axis, room=0.5)
     assert axis.get_xlim()[1] > 1.4
     assert max(axis.get_xticks()) <= 1.06
+
+
+@pytest.mark.parametrize("across", [False, True])
+def test_dots_draw_every_seed_and_the_median(across):
+    _, axis = figures.subplots()
+    figures.dots(axis, 2, [1.0, 5.0, 3.0], "pre", across)
+    points = axis.collections[0].get_offsets()
+    x, y = axis.get_lines()[0].get_data()
+    if across:
+        points, x, y = points[:, ::-1], y, x
+    assert np.asarray(points).tolist() == [[2.0, 1.0], [2.0, 5.0], [2.0, 3.0]]
+    assert list(y) == [3.0, 3.0]
+    assert np.mean(x) == 2

@@ -117,6 +117,20 @@ def band(
     axis.plot(x, middle, color=colour(method), marker=marker, label=label)
 
 
+def dots(axis: Axes, place: float, values, method: str, across: bool = False) -> None:
+    """Draw one dot a seed at `place` on the x axis, and their median as a bar.
+
+    With `across` the values lie along the x axis, and `place` is a row.
+    """
+    values = np.asarray(values, dtype=float)
+    middle, beside = np.median(values), [place - 0.13, place + 0.13]
+    points, bar = ([place] * len(values), values), (beside, [middle, middle])
+    if across:
+        points, bar = points[::-1], bar[::-1]
+    axis.scatter(*points, s=28, color=colour(method), alpha=0.6, linewidths=0)
+    axis.plot(*bar, color=colour(method), linewidth=3)
+
+
 def logarithmic(axis: Axes, *names: str) -> None:
     """Make the axes "x" and "y", or one of them, logarithmic, with plain numbers: 0.2, 0.5, 1."""
     for name in names:

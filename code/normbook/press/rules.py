@@ -7,6 +7,7 @@ from normbook.press.pages import Page
 from normbook.press.portable import LEFTOVER, ROLE_OR_CODE
 from normbook.press.siblings import Book, code_cells, read, state
 
+LONGEST = 80  # characters of code that fit the column
 SHOWS = re.compile(r"\bshow\(")
 # A place on somebody's disk: never in a notebook that others open.
 PATH = re.compile(r"(?<![\w.:/~])/(?:home|root|Users|tmp|usr|opt|var|mnt|work|private)/\S+")
@@ -18,7 +19,7 @@ def problems_of_book(book: Book) -> list[str]:
     """Return every broken rule of the book: empty when all is well."""
     problems = unmatched(book.claims, book.pages)
     for page in book.chapters:
-        problems += drift(book, page) + figures_without_words(page)
+        problems += drift(book, page) + figures_without_words(page) + long_lines(page)
         if page.sibling.exists():
             text = page.sibling.read_text(encoding="utf-8")
             problems += raw_markup(page) + paths_in(page.sibling.name, text) + failed_claims(page)
@@ -45,6 +46,16 @@ def figures_without_words(page: Page) -> list[str]:
         missing = [key for key in ("name", "caption", "alt") if not str(have.get(key, "")).strip()]
         problems += [f"{page.name}: the figure of cell {index} has no {key}" for key in missing]
     return problems
+
+
+def long_lines(page: Page) -> list[str]:
+    """Return the code lines that a page would cut off at its right edge."""
+    return [
+        f"{page.name}: a line of code has {len(line)} characters, {LONGEST} fit: {line.strip()}"
+        for cell in code_cells(page.notebook)
+        for line in cell.source.split("\n")
+        if len(line) > LONGEST
+    ]
 
 
 def raw_markup(page: Page) -> list[str]:
