@@ -49,7 +49,7 @@ def test_glue_emits_what_myst_nb_emits(monkeypatch):
 
 
 def test_glued_values_keep_their_last_zero(monkeypatch):
-    from myst_nb.ext.glue.utils import format_plain_text
+    from myst_nb.core.variables import format_plain_text
 
     seen = []
     monkeypatch.setattr("normbook.lab.values.display", lambda data, **_: seen.append(data))
