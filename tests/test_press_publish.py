@@ -1,0 +1,163 @@
+"""The built pages ask nobody and execute nothing; the stand-alone notebook needs nobody."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import nbformat
+import pytest
+from bs4 import BeautifulSoup
+from conftest import ROOT
+from nbclient import NotebookClient
+
+from normbook.press import extension, publish
+from normbook.press.pages import PressError
+from normbook.press.rules import paths_in
+from normbook.press.siblings import Book, code_cells
+from normbook.press.standalone import make_standalone
+
+HTML = ROOT / "_build/html"
+
+
+@pytest.fixture(scope="module")
+def pages():
+    """The pages of the real book, built as `make book` does."""
+    answer = subprocess.run(
+        [sys.executable, "-m", "normbook.press.publish"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert "Executing notebook" not in answer.stdout
+    return {
+        path: BeautifulSoup(path.read_text("utf-8"), "html.parser") for path in HTML.glob("*.html")
+    }
+
+
+def test_no_page_asks_another_host(pages):
+    assert len(pages) >= 5
+    for path, page in pages.items():
+        for tag in page.find_all(["script", "img", "link", "iframe", "source"]):
+            address = tag.get("src") or tag.get("href") or ""
+            assert not re.match(r"(https?:)?//", address), f"{path.name}: {address}"
+
+
+def test_every_picture_has_a_description(pages):
+    for path, page in pages.items():
+        for picture in page.find_all("img"):
+            assert picture.get("alt"), f"{path.name}: {picture.get('src')}"
+
+
+def test_every_local_link_leads_somewhere(pages):
+    for path, page in pages.items():
+        for link in page.find_all("a", href=True):
+            target, _, anchor = link["href"].partition("#")
+            if ":" in target or link["href"] == "#":
+                continue
+            file = (path.parent / target).resolve() if target else path
+            assert file.exists(), f"{path.name}: {link['href']}"
+            if anchor and file.suffix == ".html":
+                assert pages[file].find(id=anchor), f"{path.name}: {link['href']}"
+
+
+def test_each_chapter_offers_its_notebook_and_no_raw_source(pages):
+    for chapter in Book().chapters:
+        page = pages[HTML / f"{chapter.name}.html"]
+        offered = [a["href"] for a in page.find_all("a", class_="dropdown-item", href=True)]
+        assert offered == [f"notebooks/{chapter.name}.ipynb"]
+        assert not [link for link in page.find_all("a", href=True) if ".md" in link["href"]]
+    assert not list(HTML.glob("_sources/*.md"))
+
+
+def test_figures_are_numbered_by_chapter(pages):
+    captions = pages[HTML / "05-pre-vs-post-norm.html"].select(".caption-number")
+    numbers = [caption.text.strip() for caption in captions]
+    assert numbers == [f"Fig. 5.{count}" for count in range(1, len(numbers) + 1)]
+
+
+def test_a_build_that_executes_fails(monkeypatch):
+    said = "print('05: Executing notebook using local CWD [mystnb]')"
+    monkeypatch.setattr(publish, "COMMAND", [sys.executable, "-c", said])
+    with pytest.raises(PressError, match="the build executed a chapter"):
+        publish.build()
+
+
+def test_a_build_that_fails_is_reported(monkeypatch):
+    monkeypatch.setattr(publish, "COMMAND", [sys.executable, "-c", "raise SystemExit(1)"])
+    with pytest.raises(PressError, match="the build failed"):
+        publish.build()
+
+
+# --- Colab ---
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("https://github.com/someone/the-book.git", "someone/the-book"),
+        ("git@github.com:someone/the.book.git", "someone/the.book"),
+        ("https://github.com/someone/book/", "someone/book"),
+        ("https://example.org/someone/book.git", None),
+        (None, None),
+    ],
+)
+def test_the_repository_comes_from_git(address, expected, tmp_path, monkeypatch):
+    monkeypatch.delenv("GITHUB_REPOSITORY", raising=False)
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    if address:
+        subprocess.run(["git", "-C", tmp_path, "remote", "add", "origin", address], check=True)
+    assert extension.repository(tmp_path) == expected
+
+
+def test_the_colab_button_opens_the_stand_alone_notebook(monkeypatch):
+    monkeypatch.setenv("GITHUB_REPOSITORY", "someone/book")
+    address = extension.colab_button("05-pre-vs-post-norm")["url"]
+    assert address.endswith(
+        "/github/someone/book/blob/gh-pages/notebooks/05-pre-vs-post-norm.ipynb"
+    )
+
+
+# --- the stand-alone notebook ---
+
+
+@pytest.mark.parametrize("name", [page.name for page in Book().chapters])
+def test_a_stand_alone_notebook_has_no_path_and_no_broken_link(name):
+    book = Book()
+    notebook = make_standalone(book, book.pages[name])
+    words = [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]
+    for target in re.findall(r"\]\(([^)]+)\)", "\n".join(words)):
+        assert target.startswith(("https://", "#")), target
+    assert paths_in(name, json.dumps(notebook.cells[1:])) == []
+    assert "MIT" in notebook.cells[0].source
+    assert "CC BY 4.0" in notebook.cells[0].source
+
+
+def test_a_stand_alone_notebook_runs_in_an_empty_folder(tmp_path):
+    book = Book()
+    notebook = make_standalone(book, book.pages["a-sanity-check"])
+    recorded = [cell.outputs for cell in code_cells(notebook)[1:]]
+    where = "import normalization, normbook; print(normalization.__file__, normbook.__file__)"
+    notebook.cells.append(nbformat.v4.new_code_cell(where, id="where"))
+    environment = {**os.environ, "NORMBOOK_STRICT": "1", "OMP_NUM_THREADS": "1"}
+    client = NotebookClient(
+        notebook,
+        timeout=300,
+        resources={"metadata": {"path": str(tmp_path)}},
+        extra_arguments=["--IPKernelApp.log_level=40"],
+        coalesce_streams=True,
+    )
+    client.execute(env=environment)
+    cells = code_cells(notebook)
+    assert cells[-1].outputs[0].text.count("normbook-engine") == 2
+    for cell, outputs in zip(cells[1:-1], recorded, strict=True):
+        assert texts(cell.outputs) == texts(outputs)
+
+
+def texts(outputs) -> list:
+    """What nbval compares of outputs: text, data but for pictures, and an error's message."""
+    return [
+        output.get("text")
+        or output.get("evalue")
+        or {kind: data for kind, data in output.data.items() if kind != "image/png"}
+        for output in outputs
+    ]
