@@ -70,7 +70,7 @@ def test_each_chapter_offers_its_notebook_and_no_raw_source(pages):
 
 
 def test_figures_are_numbered_by_chapter(pages):
-    captions = pages[HTML / "05-pre-vs-post-norm.html"].select(".caption-number")
+    captions = pages[HTML / "05-pre-vs-post-norm.html"].select("figcaption .caption-number")
     numbers = [caption.text.strip() for caption in captions]
     assert numbers == [f"Fig. 5.{count}" for count in range(1, len(numbers) + 1)]
 
