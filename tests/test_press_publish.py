@@ -24,6 +24,8 @@ HTML = ROOT / "_build/html"
 @pytest.fixture(scope="module")
 def pages():
     """The pages of the real book, built as `make book` does."""
+    HTML.mkdir(parents=True, exist_ok=True)
+    (HTML / "99-a-page-of-long-ago.html").write_text("<p>old</p>")
     answer = subprocess.run(
         [sys.executable, "-m", "normbook.press.publish"], cwd=ROOT, capture_output=True, text=True
     )
@@ -66,7 +68,11 @@ def test_each_chapter_offers_its_notebook_and_no_raw_source(pages):
         offered = [a["href"] for a in page.find_all("a", class_="dropdown-item", href=True)]
         assert offered == [f"notebooks/{chapter.name}.ipynb"]
         assert not [link for link in page.find_all("a", href=True) if ".md" in link["href"]]
-    assert not list(HTML.glob("_sources/*.md"))
+    assert not (HTML / "_sources").exists()
+
+
+def test_pages_that_the_book_no_longer_has_are_gone(pages):
+    assert {path.stem for path in pages} == {*Book().pages, "genindex", "search"}
 
 
 def test_figures_are_numbered_by_chapter(pages):

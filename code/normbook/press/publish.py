@@ -25,6 +25,7 @@ COMMAND = [
     *("--path-output", str(ROOT)),
     *("-W", "-n", "--keep-going"),
 ]
+SPHINX_PAGES = ("genindex", "search")
 EXECUTED = "Executing notebook"  # what MyST-NB logs when it finds no recorded output
 # Formulas are drawn by tex-chtml.js and its fonts; the package brings every other way as well.
 MATHJAX_KEPT = ("tex-chtml.js", "output", "input", "ui", "loader.js", "core.js", "startup.js")
@@ -68,9 +69,17 @@ def build() -> None:
 
 
 def finish(book: Book) -> None:
-    """Put the stand-alone notebooks on the site, and take off what no page asks for."""
+    """Put the stand-alone notebooks on the site, and take off what no page asks for.
+
+    An earlier build may have left pages that the book no longer has.
+    """
+    shutil.rmtree(HTML / "_sources", ignore_errors=True)
+    for path in HTML.glob("*.html"):
+        if path.stem not in {*book.pages, *SPHINX_PAGES}:
+            path.unlink()
     folder = HTML / NOTEBOOKS
-    folder.mkdir(exist_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
     for page in book.chapters:
         text = dump(make_standalone(book, page))
         (folder / page.sibling.name).write_text(text, encoding="utf-8")
