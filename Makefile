@@ -35,7 +35,7 @@ serve: book ## build, then serve the pages on this machine
 clean: ## remove the built pages and the environment; the recorded results stay
 	rm -rf _build .venv $(CLAIMS) .pytest_cache .ruff_cache .hypothesis
 
-SETTINGS := ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 NORMBOOK_THREADS=2 \
+SETTINGS := ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 NORMBOOK_THREADS=2,OMP_WAIT_POLICY=passive \
   $(if $(shell grep -m1 -o avx512f /proc/cpuinfo),ATEN_CPU_CAPABILITY=avx512) \
   MKL_CBWR=COMPATIBLE,ONEDNN_MAX_CPU_ISA=SSE41
 
