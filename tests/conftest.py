@@ -49,16 +49,21 @@ print("mean 0.503")
 """
 
 
-@pytest.fixture
-def small_book(tmp_path) -> Book:
-    """A book of one chapter, `07-small`, not recorded yet."""
-    folder = tmp_path / "book"
+def lay_small_book(root: Path) -> Path:
+    """Write a book of one chapter, `07-small`, under `root`, and return its folder."""
+    folder = root / "book"
     folder.mkdir()
-    (tmp_path / "_toc.yml").write_text("format: jb-book\nroot: 07-small\n")
+    (root / "_toc.yml").write_text("format: jb-book\nroot: 07-small\n")
     (folder / "claims.yml").write_text("[]\n")
     shutil.copy(ROOT / "book/references.bib", folder)
     (folder / "07-small.md").write_text(CHAPTER, encoding="utf-8")
-    return Book(folder)
+    return folder
+
+
+@pytest.fixture
+def small_book(tmp_path) -> Book:
+    """A book of one chapter, `07-small`, not recorded yet."""
+    return Book(lay_small_book(tmp_path))
 
 
 def edit(path: Path, old: str, new: str) -> None:

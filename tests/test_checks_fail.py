@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import CHAPTER, ROOT
+from conftest import lay_small_book
 
 from normbook.press import record as recorder
 from normbook.press.pages import PressError
@@ -28,12 +28,7 @@ SPOILT = {
 @pytest.fixture(scope="module")
 def spoilt(tmp_path_factory):
     """A folder with the recorded chapter as it is, and one spoilt copy a case."""
-    book = tmp_path_factory.mktemp("spoilt") / "book"
-    book.mkdir()
-    (book.parent / "_toc.yml").write_text("format: jb-book\nroot: 07-small\n")
-    (book / "claims.yml").write_text("[]\n")
-    (book / "references.bib").write_text((ROOT / "book/references.bib").read_text())
-    (book / "07-small.md").write_text(CHAPTER, encoding="utf-8")
+    book = lay_small_book(tmp_path_factory.mktemp("spoilt"))
     assert recorder.record(book, "07-small") == ""
     text = (book / "07-small.ipynb").read_text(encoding="utf-8")
     folder = book.parent / "copies"

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from conftest import edit
+from conftest import edit, lay_small_book
 
 from normbook.press import record as recorder
 from normbook.press.pages import PressError
@@ -12,16 +12,9 @@ from normbook.press.siblings import Book, code_cells, make_sibling, read, state
 
 
 @pytest.fixture(scope="module")
-def recorded_text(tmp_path_factory, request):
+def recorded_text(tmp_path_factory):
     """The sibling of the small chapter, executed once for this file."""
-    from conftest import CHAPTER, ROOT
-
-    folder = tmp_path_factory.mktemp("recorded") / "book"
-    folder.mkdir()
-    (folder.parent / "_toc.yml").write_text("format: jb-book\nroot: 07-small\n")
-    (folder / "claims.yml").write_text("[]\n")
-    (folder / "references.bib").write_text((ROOT / "book/references.bib").read_text())
-    (folder / "07-small.md").write_text(CHAPTER, encoding="utf-8")
+    folder = lay_small_book(tmp_path_factory.mktemp("recorded"))
     assert recorder.record(folder, "07-small") == ""
     return (folder / "07-small.ipynb").read_text(encoding="utf-8")
 
