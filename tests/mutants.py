@@ -2,7 +2,7 @@
 
 One small change at a time is made in a function of the engine (a plus for a minus, a 2 for a 1, a
 < for a <=), and the tests that cover its line are run. A change that no test notices is a survivor:
-either a hole in the tests, or an equivalent program. A seeded sample of all changes is tried, in one
+either a hole in the tests, or an equivalent program. A seeded sample of all is tried, in one
 process: a function's code object is exchanged, so nothing is imported anew.
 """
 

@@ -1,0 +1,150 @@
+"""What a layer costs: `make bench`. Ratios to PyTorch's own layer, and share of a same-size copy.
+
+Eager, compiled and PyTorch's own are timed in turn, so that a busy machine slows all of them alike,
+and the medians are compared. Large results come from memory that the allocator keeps (two settings
+of glibc, read when a program starts), or page faults would be measured instead of layers.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from pathlib import Path
+
+ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TRIM_THRESHOLD_": "8589934592"}
+if __name__ == "__main__" and os.environ.get("MALLOC_TRIM_THRESHOLD_") is None:
+    os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **ALLOCATOR})
+
+import torch
+import torch.nn.functional as F
+
+import normalization as nz
+
+ROOT = Path(__file__).resolve().parents[1]
+SHAPES = ((64, 1024), (4096, 1024), (4096, 4096))
+DTYPES = (torch.float32, torch.bfloat16)
+# What the engine must reach on two threads at the two large shapes, float32.
+REACH = {
+    ("layer_norm", "eager", "forward"): 4.0,
+    ("rms_norm", "eager", "forward"): 1.0,
+    ("layer_norm", "compiled", "forward"): 1.1,
+    ("rms_norm", "compiled", "forward"): 0.5,
+    ("rms_norm", "compiled", "both"): 0.5,
+}
+
+
+def layers(width: int, dtype: torch.dtype) -> dict[str, tuple]:
+    """Return the engine's and PyTorch's layer by name, each a function of [rows, width]."""
+    gain = torch.ones(width, dtype=dtype, requires_grad=True)
+    shift = torch.zeros(width, dtype=dtype, requires_grad=True)
+    groups = width // 32
+    return {
+        "layer_norm": (
+            lambda x: nz.layer_norm(x, width, gain, shift),
+            lambda x: F.layer_norm(x, (width,), gain, shift),
+        ),
+        "rms_norm": (
+            lambda x: nz.rms_norm(x, width, gain, 1e-6),
+            lambda x: F.rms_norm(x, (width,), gain, 1e-6),
+        ),
+        "batch_norm": (
+            lambda x: nz.batch_norm(x, None, None, gain, shift, training=True),
+            lambda x: F.batch_norm(x, None, None, gain, shift, training=True),
+        ),
+        "group_norm": (
+            lambda x: nz.group_norm(x, groups, gain, shift),
+            lambda x: F.group_norm(x, groups, gain, shift),
+        ),
+    }
+
+
+def forward(layer, x: torch.Tensor) -> None:
+    """Run a layer without recording gradients."""
+    with torch.no_grad():
+        layer(x)
+
+
+def both(layer, x: torch.Tensor) -> None:
+    """Run a layer forward and backward."""
+    x.grad = None
+    layer(x).backward(x.detach())
+
+
+def medians(tasks: dict, rounds: int) -> dict[str, float]:
+    """Time every task once a round, in turn, and return each one's median in seconds."""
+    times = {name: [] for name in tasks}
+    for task in tasks.values():
+        task()
+    for _ in range(rounds):
+        for name, task in tasks.items():
+            begin = time.perf_counter()
+            task()
+            times[name].append(time.perf_counter() - begin)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def measure(shape: tuple[int, int], dtype: torch.dtype, threads: int, rounds: int) -> list[dict]:
+    """Measure every layer at one shape, dtype and number of threads."""
+    torch.set_num_threads(threads)
+    x = torch.randn(shape, dtype=torch.float64).to(dtype).requires_grad_()
+    target = torch.empty_like(x.detach())
+    rows = []
+    for name, (ours, native) in layers(shape[1], dtype).items():
+        torch._dynamo.reset()
+        variants = {"eager": ours, "compiled": torch.compile(ours), "native": native}
+        for way in (forward, both):
+            tasks = {kind: lambda f=f, way=way: way(f, x) for kind, f in variants.items()}
+            tasks["copy"] = lambda: target.copy_(x.detach())
+            times = medians(tasks, rounds)
+            for kind in ("eager", "compiled"):
+                rows.append(
+                    {
+                        "layer": name,
+                        "kind": kind,
+                        "way": way.__name__,
+                        "shape": list(shape),
+                        "dtype": str(dtype).removeprefix("torch."),
+                        "threads": threads,
+                        "ratio": times[kind] / times["native"],
+                        "share_of_copy": times["copy"] / times[kind],
+                    }
+                )
+    return rows
+
+
+def main() -> int:
+    """Measure, print a table, write `_build/bench.json`, and say which goals are missed."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=15, help="timings of each variant")
+    options = parser.parse_args()
+    rows = [
+        row
+        for threads in (1, 2)
+        for shape in SHAPES
+        for dtype in DTYPES
+        for row in measure(shape, dtype, threads, options.rounds)
+    ]
+    (ROOT / "_build").mkdir(exist_ok=True)
+    (ROOT / "_build/bench.json").write_text(json.dumps(rows, indent=1) + "\n")
+    print(
+        "layer       kind      way      shape         dtype     threads  ÷ PyTorch  share of copy"
+    )
+    missed = []
+    for row in rows:
+        shape = "×".join(map(str, row["shape"]))
+        print(
+            f"{row['layer']:11} {row['kind']:9} {row['way']:8} {shape:13} {row['dtype']:9} "
+            f"{row['threads']:7} {row['ratio']:10.2f} {row['share_of_copy']:14.0%}"
+        )
+        goal = REACH.get((row["layer"], row["kind"], row["way"]), float("inf"))
+        large = row["threads"] == 2 and row["shape"][0] > 64 and row["dtype"] == "float32"
+        if large and row["ratio"] > goal:
+            missed.append(f"{row['layer']} {row['kind']} {row['way']} {shape}: above {goal}")
+    print("\n".join(["", *missed]) if missed else "\nall goals reached")
+    return bool(missed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
