@@ -49,7 +49,8 @@ mutants: $(READY) ## change the engine in 300 places, one at a time: does a test
 	OMP_NUM_THREADS=1 $(BIN)/python tests/mutants.py
 
 bench: $(READY) ## time the engine's layers beside PyTorch's
-	$(BIN)/python tests/bench.py
+	MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=8589934592 \
+	  $(BIN)/python tests/bench.py
 
 $(CLAIMS): book/claims.yml book/references.bib $(READY)
 	$(BIN)/python -m normbook.press.ledger

@@ -1,21 +1,16 @@
 """What a layer costs: `make bench`. Ratios to PyTorch's own layer, and share of a same-size copy.
 
 Eager, compiled and PyTorch's own are timed in turn, so that a busy machine slows all of them alike,
-and the medians are compared. Large results come from memory that the allocator keeps (two settings
-of glibc, read when a program starts), or page faults would be measured instead of layers.
+and the medians are compared. `make bench` sets two variables of glibc, so that large results come from memory that the
+allocator keeps: without them page faults are measured instead of layers.
 """
 
 import argparse
 import json
-import os
 import statistics
 import sys
 import time
 from pathlib import Path
-
-ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TRIM_THRESHOLD_": "8589934592"}
-if __name__ == "__main__" and os.environ.get("MALLOC_TRIM_THRESHOLD_") is None:
-    os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **ALLOCATOR})
 
 import torch
 import torch.nn.functional as F
