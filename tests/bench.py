@@ -1,8 +1,8 @@
 """What a layer costs: `make bench`. Ratios to PyTorch's own layer, and share of a same-size copy.
 
 Eager, compiled and PyTorch's own are timed in turn, so that a busy machine slows all of them alike,
-and the medians are compared. `make bench` sets two variables of glibc, so that large results come from memory that the
-allocator keeps: without them page faults are measured instead of layers.
+and the medians are compared. `make bench` sets two variables of glibc, so that large results come
+from memory that the allocator keeps: without them page faults are measured instead of layers.
 """
 
 import argparse
