@@ -14,23 +14,28 @@ from normbook.engine.attention import (
     attention_logits,  # scaled dot products, before the softmax
 )
 
+# §2 BatchNorm
+from normbook.engine.batch_norms import (
+    BatchNorm,  # statistics over the batch, and running ones for evaluation
+    batch_norm,  # the formula of BatchNorm
+)
+
 # §8 Initialization
 from normbook.engine.initialization import (
     calculate_fan,  # inputs per output and outputs per input of a weight
     calculate_gain,  # how much a nonlinearity asks the weights to make up for
     kaiming_normal_,  # variance gain² / fan, drawn from a normal distribution
     kaiming_uniform_,  # the same from a uniform one
+    orthogonal_,  # orthonormal rows or columns: every singular value is the gain
+    second_moment_gain,  # the gain of any nonlinearity, by quadrature
     xavier_normal_,  # variance 2 gain² / (fan_in + fan_out), from a normal distribution
     xavier_uniform_,  # the same from a uniform one
 )
 
-# §2 BatchNorm, §3 LayerNorm, §4 RMSNorm
+# §3 LayerNorm, §4 RMSNorm
 from normbook.engine.layers import (
-    BatchNorm,  # §2 statistics over the batch, and running ones for evaluation
     LayerNorm,  # §3 statistics over one example's features
     RMSNorm,  # §4 the same without subtracting the mean
-    batch_norm,  # §2 the formula of BatchNorm
-    center,  # §2 what BatchNorm and LayerNorm share: x - E[x], and the variance
     layer_norm,  # §3 the formula of LayerNorm
     rms_norm,  # §4 the formula of RMSNorm
 )
@@ -53,6 +58,11 @@ from normbook.engine.sanity import (
     last_over_first,  # what [d] measures, for any loss, branch and depth
     sanity_check,  # runs the six checks
     stream_growth,  # what [f] measures, write by write
+)
+
+# §2 to §6 What all norms that subtract a mean share
+from normbook.engine.shared import (
+    center,  # x - E[x] over given axes, and the variance
 )
 
 __all__ = [  # noqa: RUF022 (in the order of the chapters)
@@ -81,6 +91,8 @@ __all__ = [  # noqa: RUF022 (in the order of the chapters)
     "calculate_gain",
     "kaiming_normal_",
     "kaiming_uniform_",
+    "orthogonal_",
+    "second_moment_gain",
     "xavier_normal_",
     "xavier_uniform_",
     # §A Sanity check
