@@ -20,6 +20,11 @@ from normbook.engine.batch_norms import (
     batch_norm,  # the formula of BatchNorm
 )
 
+# §10 Networks without norms
+from normbook.engine.clipping import (
+    adaptive_clip_grad_,  # each output unit's gradient, at most a share of its weights' norm
+)
+
 # §8 Initialization
 from normbook.engine.initialization import (
     calculate_fan,  # inputs per output and outputs per input of a weight
@@ -38,6 +43,22 @@ from normbook.engine.layers import (
     RMSNorm,  # §4 the same without subtracting the mean
     layer_norm,  # §3 the formula of LayerNorm
     rms_norm,  # §4 the formula of RMSNorm
+)
+from normbook.engine.model_initialization import (
+    FixupBranch,  # a branch with Fixup's scalars: biases, and one multiplier
+    deepnorm_init_,  # Xavier; the gain of value, output, up and down is beta
+    fixup_init_,  # last layers 0, the others shrunk with depth, the classifier 0
+    gpt2_init_,  # 0.02 everywhere, 0.02 / sqrt(2N) for what writes to the stream
+    lsuv_,  # orthogonal, then unit variance of every layer's outputs on one batch
+    t_fixup_init_,  # the gains with which a Transformer trains without norms
+)
+
+# §9 Maximal update parametrization
+from normbook.engine.parametrization import (
+    MupReadout,  # a linear layer that divides by the growth of width
+    mup_init_,  # variances that depend on which fans of a weight grow
+    mup_kinds,  # input, hidden, output, vector or fixed: the kind of each parameter
+    mup_param_groups,  # the rates that go with them, for Adam and SGD
 )
 from normbook.engine.residuals import (
     PLACEMENTS,  # §5 every placement of norms around a branch, each with its formula
@@ -87,14 +108,27 @@ __all__ = [  # noqa: RUF022 (in the order of the chapters)
     # §7 Residual connections
     "Residual",
     # §8 Initialization
+    "FixupBranch",
     "calculate_fan",
     "calculate_gain",
+    "deepnorm_init_",
+    "fixup_init_",
+    "gpt2_init_",
     "kaiming_normal_",
     "kaiming_uniform_",
+    "lsuv_",
     "orthogonal_",
     "second_moment_gain",
+    "t_fixup_init_",
     "xavier_normal_",
     "xavier_uniform_",
+    # §9 Maximal update parametrization
+    "MupReadout",
+    "mup_init_",
+    "mup_kinds",
+    "mup_param_groups",
+    # §10 Networks without norms
+    "adaptive_clip_grad_",
     # §A Sanity check
     "CHECKS",
     "Check",
