@@ -14,6 +14,13 @@ from normbook.engine.attention import (
     attention_logits,  # scaled dot products, before the softmax
 )
 
+# §2 BatchNorm, §3 LayerNorm, §4 RMSNorm: their gradients
+from normbook.engine.backward import (
+    batch_norm_backward,  # §2 in closed form, in training and evaluation
+    layer_norm_backward,  # §3 removes what would only shift or scale
+    rms_norm_backward,  # §4 removes what would only scale
+)
+
 # §2 BatchNorm
 from normbook.engine.batch_norms import (
     BatchNorm,  # statistics over the batch, and running ones for evaluation
@@ -23,6 +30,14 @@ from normbook.engine.batch_norms import (
 # §10 Networks without norms
 from normbook.engine.clipping import (
     adaptive_clip_grad_,  # each output unit's gradient, at most a share of its weights' norm
+)
+
+# §6 Other groups of values to normalize
+from normbook.engine.group_norms import (
+    GroupNorm,  # statistics over a group of channels and all space, of one example
+    InstanceNorm,  # the same for each channel alone
+    group_norm,  # the formula of GroupNorm
+    instance_norm,  # the formula of InstanceNorm
 )
 
 # §8 Initialization
@@ -90,13 +105,16 @@ __all__ = [  # noqa: RUF022 (in the order of the chapters)
     # §2 BatchNorm
     "BatchNorm",
     "batch_norm",
+    "batch_norm_backward",
     "center",
     # §3 LayerNorm
     "LayerNorm",
     "layer_norm",
+    "layer_norm_backward",
     # §4 RMSNorm
     "RMSNorm",
     "rms_norm",
+    "rms_norm_backward",
     # §5 Pre-LN and Post-LN
     "FeedForward",
     "MultiHeadAttention",
@@ -105,6 +123,11 @@ __all__ = [  # noqa: RUF022 (in the order of the chapters)
     "attention",
     "attention_entropy",
     "attention_logits",
+    # §6 Other groups of values to normalize
+    "GroupNorm",
+    "InstanceNorm",
+    "group_norm",
+    "instance_norm",
     # §7 Residual connections
     "Residual",
     # §8 Initialization

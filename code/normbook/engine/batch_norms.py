@@ -1,16 +1,15 @@
 """Batch normalization from scratch (section 2 of the book); signatures and state are PyTorch's."""
 
-import math
-
 import torch
 from torch import Tensor, nn
 
 from normbook.engine.checks import (
     computation_dtype,
+    require_batch,
     require_floating,
     require_number,
-    require_parameter,
     require_size,
+    values_per_channel,
 )
 from normbook.engine.shared import apply_affine, center, move_running_, per_channel
 
@@ -42,7 +41,8 @@ def batch_norm(
 
     Source: Ioffe & Szegedy 2015 (arXiv 1502.03167), Algorithms 1 and 2.
     """
-    _check_batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
+    parameters = {"weight": weight, "bias": bias}
+    require_batch(input, running_mean, running_var, parameters, training, momentum, eps)
     axes = (0, *range(2, input.dim()))
     x = input.to(computation_dtype(input))
     if training:
@@ -66,53 +66,13 @@ def _update_running_statistics(
     momentum: float | Tensor,
 ) -> None:
     """Move the running statistics toward the batch's, in place; an empty batch changes nothing."""
-    count = _values_per_channel(input)
+    count = values_per_channel(input)
     if count == 0:
         return
     mean = input.mean((0, *range(2, input.dim())))
     unbiased = variance.reshape(-1) * (count / (count - 1))
     move_running_(running_mean, mean, momentum)
     move_running_(running_var, unbiased, momentum)
-
-
-def _values_per_channel(input: Tensor) -> int:
-    """Count the values that one channel's statistics rest on: N times all spatial sizes."""
-    return input.shape[0] * math.prod(input.shape[2:])
-
-
-def _check_batch_norm(
-    input, running_mean, running_var, weight, bias, training, momentum, eps
-) -> None:
-    """Raise unless the arguments of `batch_norm` fit together."""
-    require_floating("input", input)
-    if not 2 <= input.dim() <= 5:
-        raise ValueError(
-            f"input must have 2 to 5 axes, [N, C, ...], got shape {tuple(input.shape)}"
-        )
-    parameters = {
-        "running_mean": running_mean,
-        "running_var": running_var,
-        "weight": weight,
-        "bias": bias,
-    }
-    for name, value in parameters.items():
-        require_parameter(name, value, input.shape[1:2], input)
-    if (running_mean is None) != (running_var is None):
-        raise ValueError(
-            "running_mean and running_var must be given together, got only one of them"
-        )
-    require_number("eps", eps, low=0)
-    if not isinstance(momentum, Tensor):
-        require_number("momentum", momentum, 0, 1)
-    if not training and running_mean is None:
-        raise ValueError(
-            "running_mean and running_var must be given when training is False, got None"
-        )
-    if training and _values_per_channel(input) == 1:
-        raise ValueError(
-            "input must have more than one value per channel (N times the spatial sizes) in "
-            f"training, got shape {tuple(input.shape)}"
-        )
 
 
 class BatchNorm(nn.Module):

@@ -15,7 +15,8 @@ from normbook.engine.checks import (
     computation_dtype,
     require_floating,
     require_number,
-    require_parameter,
+    require_offset,
+    require_trailing,
 )
 from normbook.engine.shared import apply_affine, center
 
@@ -43,29 +44,10 @@ def layer_norm(
 
     Source: Ba, Kiros & Hinton 2016 (arXiv 1607.06450), Eq. 3 and 4.
     """
-    axes = _check_trailing(input, normalized_shape, {"weight": weight, "bias": bias}, eps)
+    axes = require_trailing(input, normalized_shape, {"weight": weight, "bias": bias}, eps)
     centered, variance = center(input.to(computation_dtype(input)), axes)
     normalized = centered * torch.rsqrt(variance + eps)
     return apply_affine(normalized, weight, bias).to(input.dtype)
-
-
-def _check_trailing(
-    input: Tensor,
-    normalized_shape: int | Sequence[int],
-    parameters: dict[str, Tensor | None],
-    eps: float,
-) -> tuple[int, ...]:
-    """Return the axes that `normalized_shape` names; raise unless input and parameters fit."""
-    shape = as_shape("normalized_shape", normalized_shape)
-    require_floating("input", input)
-    if input.dim() < len(shape) or tuple(input.shape[-len(shape) :]) != shape:
-        raise ValueError(
-            f"input must end in normalized_shape {shape}, got shape {tuple(input.shape)}"
-        )
-    for name, value in parameters.items():
-        require_parameter(name, value, shape, input)
-    require_number("eps", eps, low=0)
-    return tuple(range(-len(shape), 0))
 
 
 class LayerNorm(nn.Module):
@@ -133,8 +115,8 @@ def rms_norm(
     require_floating("input", input)
     dtype = computation_dtype(input)
     eps = torch.finfo(dtype).eps if eps is None else eps
-    axes = _check_trailing(input, normalized_shape, {"weight": weight}, eps)
-    _check_offset(offset, has_weight=weight is not None)
+    axes = require_trailing(input, normalized_shape, {"weight": weight}, eps)
+    require_offset(offset, has_weight=weight is not None)
     gain = weight.to(dtype) + offset if offset else weight
     x = input.to(dtype)
     # ||x||² / d, because writing x² and reading it again costs more than the rest of the sum
@@ -142,13 +124,6 @@ def rms_norm(
     mean_square = torch.linalg.vector_norm(x, dim=axes, keepdim=True).square() / count
     normalized = x * torch.rsqrt(mean_square + eps)
     return apply_affine(normalized, gain, None).to(input.dtype)
-
-
-def _check_offset(offset: float, has_weight: bool) -> None:
-    """Raise unless `offset` is a number, and 0 where no weight is there to add it to."""
-    require_number("offset", offset)
-    if offset and not has_weight:
-        raise ValueError(f"offset must be 0 without a weight to add it to, got {offset}")
 
 
 class RMSNorm(nn.Module):
@@ -172,7 +147,7 @@ class RMSNorm(nn.Module):
         super().__init__()
         if eps is not None:
             require_number("eps", eps, low=0)
-        _check_offset(offset, has_weight=elementwise_affine)
+        require_offset(offset, has_weight=elementwise_affine)
         self.normalized_shape = shape = as_shape("normalized_shape", normalized_shape)
         self.eps = eps
         self.elementwise_affine = elementwise_affine
