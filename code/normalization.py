@@ -75,6 +75,16 @@ from normbook.engine.parametrization import (
     mup_kinds,  # input, hidden, output, vector or fixed: the kind of each parameter
     mup_param_groups,  # the rates that go with them, for Adam and SGD
 )
+
+# §10 Without norms
+from normbook.engine.pointwise import (
+    Derf,  # gain * erf(alpha x + shift) + bias in the place of a norm
+    DyT,  # gain * tanh(alpha x) + bias in the place of a norm
+    derf,  # the formula of Derf
+    dyt,  # the formula of DyT
+)
+
+# §5 and §7 What joins the branches to the stream
 from normbook.engine.residuals import (
     PLACEMENTS,  # §5 every placement of norms around a branch, each with its formula
     Residual,  # §7 skip + branch, with the norms placed as one of these
@@ -96,9 +106,30 @@ from normbook.engine.sanity import (
     stream_growth,  # what [f] measures, write by write
 )
 
+# §6, §7 and §10 Scales on the branch and on the skip
+from normbook.engine.scales import (
+    DeepNormConstants,  # §6 alpha and beta of encoder and decoder
+    LayerScale,  # §7 one learned number a feature, from a small one
+    NFResidual,  # §10 x + alpha * branch(x / beta), without norms
+    ReZero,  # §7 one learned number, from 0, and no norms
+    SkipInit,  # §7 one learned number, from 0 or near it
+    deepnorm_constants,  # §6 how much a DeepNorm weighs its skip
+    layer_scale_init,  # §7 where LayerScale starts, by depth
+    nf_betas,  # §10 the predicted scale of the stream at each block
+    variance_gain,  # §10 how much a nonlinearity asks standardized weights to make up for
+)
+
 # §2 to §6 What all norms that subtract a mean share
 from normbook.engine.shared import (
     center,  # x - E[x] over given axes, and the variance
+)
+
+# §6 and §10 Norms of weights
+from normbook.engine.weights import (
+    ScaledWSConv2d,  # §10 a convolution with standardized weights
+    WeightNorm,  # §6 direction and length of a weight as its parameters
+    scaled_weight_standardize,  # §10 mean 0 and variance gain² / fan_in for every output
+    weight_norm,  # §6 the formula of WeightNorm
 )
 
 __all__ = [  # noqa: RUF022 (in the order of the chapters)
@@ -126,10 +157,18 @@ __all__ = [  # noqa: RUF022 (in the order of the chapters)
     # §6 Other groups of values to normalize
     "GroupNorm",
     "InstanceNorm",
+    "DeepNormConstants",
+    "WeightNorm",
+    "deepnorm_constants",
     "group_norm",
     "instance_norm",
+    "weight_norm",
     # §7 Residual connections
+    "LayerScale",
+    "ReZero",
     "Residual",
+    "SkipInit",
+    "layer_scale_init",
     # §8 Initialization
     "FixupBranch",
     "calculate_fan",
@@ -152,6 +191,16 @@ __all__ = [  # noqa: RUF022 (in the order of the chapters)
     "mup_param_groups",
     # §10 Networks without norms
     "adaptive_clip_grad_",
+    # §10 Without norms
+    "Derf",
+    "DyT",
+    "NFResidual",
+    "ScaledWSConv2d",
+    "derf",
+    "dyt",
+    "nf_betas",
+    "scaled_weight_standardize",
+    "variance_gain",
     # §A Sanity check
     "CHECKS",
     "Check",

@@ -133,7 +133,7 @@ def instance_norm(
     value per instance with `use_input_stats`, or missing running statistics without; TypeError on
     a dtype the rule of `shared` excludes.
 
-    Source: Ulyanov et al. 2016 (arXiv 1607.08022), Eq. 4.
+    Source: Ulyanov et al. 2016 (arXiv 1607.08022).
     """
     parameters = {"weight": weight, "bias": bias}
     require_channels(input, running_mean, running_var, parameters, momentum, eps, low_rank=3)

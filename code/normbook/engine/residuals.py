@@ -23,6 +23,10 @@ PLACEMENTS = {
     "none": Placement((), lambda r, x: r.add(x, r.branch(x))),
     "pre": Placement(("norm",), lambda r, x: r.add(x, r.branch(r.norm(x)))),
     "post": Placement(("norm",), lambda r, x: r.norm(r.add(x, r.branch(x)))),
+    "sandwich": Placement(
+        ("norm", "post_norm"), lambda r, x: r.add(x, r.post_norm(r.branch(r.norm(x))))
+    ),
+    "output": Placement(("post_norm",), lambda r, x: r.add(x, r.post_norm(r.branch(x)))),
 }
 
 
@@ -38,13 +42,15 @@ def _placement(name: str) -> Placement:
 class Residual(nn.Module):
     """A branch beside a skip connection, with its norm placed as `placement` says.
 
-        "none"    y = skip_scale * x + scale * branch(x)
-        "pre"     y = skip_scale * x + scale * branch(norm(x))
-        "post"    y = norm(skip_scale * x + scale * branch(x))
+        "none"        y = skip_scale * x + scale * branch(x)
+        "pre"         y = skip_scale * x + scale * branch(norm(x))
+        "post"        y = norm(skip_scale * x + scale * branch(x))
+        "sandwich"    y = skip_scale * x + scale * post_norm(branch(norm(x)))
+        "output"      y = skip_scale * x + scale * post_norm(branch(x))
 
     `branch`, `norm` and `post_norm` map a tensor to one of the same shape. `scale` is a number, or
-    a module applied to the branch's output. `post_norm` is for placements that put a second norm on
-    the branch's output; none of these three does.
+    a module applied to what the branch writes: `LayerScale`, `ReZero`, `SkipInit`. DeepNorm is
+    placement "post" with `skip_scale` from `deepnorm_constants`.
 
     Shapes: input and output alike, as the branch has them.
 
@@ -53,7 +59,8 @@ class Residual(nn.Module):
     TypeError on anything that cannot be called, or a scale that is neither a number nor a module.
 
     Source: He et al. 2015 (arXiv 1512.03385), Eq. 1; Xiong et al. 2020 (arXiv 2002.04745), Table 1,
-    for "pre" and "post".
+    for "pre" and "post"; Ding et al. 2021 (arXiv 2105.13290) for "sandwich"; Liu et al.
+    2022 (arXiv 2111.09883) for "output".
     """
 
     def __init__(
