@@ -12,6 +12,7 @@ from normbook.engine.attention import (
     attention,  # softmax(logits) times values
     attention_entropy,  # how spread out each row of attention is, in nats
     attention_logits,  # scaled dot products, before the softmax
+    qk_normalize,  # §6 queries and keys of bounded length
 )
 
 # §2 BatchNorm, §3 LayerNorm, §4 RMSNorm: their gradients
@@ -124,6 +125,14 @@ from normbook.engine.shared import (
     center,  # x - E[x] over given axes, and the variance
 )
 
+# §11 The variance, three ways, and a sum that rounds at every step
+from normbook.engine.variances import (
+    one_pass_variance,  # E[x²] - E[x]², which cancels
+    sequential_sum,  # in the input's own dtype, half precision too
+    two_pass_variance,  # center first, as the norms of this book do
+    welford_variance,  # one reading that does not cancel
+)
+
 # §6 and §10 Norms of weights
 from normbook.engine.weights import (
     ScaledWSConv2d,  # §10 a convolution with standardized weights
@@ -162,6 +171,7 @@ __all__ = [  # noqa: RUF022 (in the order of the chapters)
     "deepnorm_constants",
     "group_norm",
     "instance_norm",
+    "qk_normalize",
     "weight_norm",
     # §7 Residual connections
     "LayerScale",
@@ -201,6 +211,11 @@ __all__ = [  # noqa: RUF022 (in the order of the chapters)
     "nf_betas",
     "scaled_weight_standardize",
     "variance_gain",
+    # §11 Engineering
+    "one_pass_variance",
+    "sequential_sum",
+    "two_pass_variance",
+    "welford_variance",
     # §A Sanity check
     "CHECKS",
     "Check",

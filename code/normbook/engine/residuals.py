@@ -126,7 +126,8 @@ class TransformerBlock(nn.Module):
 
     `norm` makes a norm from a width (`LayerNorm`, `RMSNorm`, or any callable dim -> module), one
     for each place that `placement` names; it is None with placement "none". `scale` and
-    `skip_scale` go to both residuals.
+    `skip_scale` go to both residuals; a `scale` that is learned is given as what makes it, a
+    callable dim -> module. `attention` holds further arguments of `MultiHeadAttention`.
 
     Shapes: input and output [..., T, dim].
 
@@ -147,10 +148,12 @@ class TransformerBlock(nn.Module):
         causal: bool = False,
         activation: Callable[[Tensor], Tensor] = torch.relu,
         skip_scale: float = 1.0,
-        scale: float = 1.0,
+        scale: float | Callable[[int], nn.Module] = 1.0,
+        attention: dict[str, object] | None = None,
     ) -> None:
         super().__init__()
-        require_number("scale", scale)
+        if isinstance(scale, nn.Module) or not callable(scale):
+            require_number("scale", scale)
         used = _placement(placement).norms
         if (norm is None) == bool(used):
             expected = "a callable dim -> module" if used else "None"
@@ -161,11 +164,10 @@ class TransformerBlock(nn.Module):
         def residual(branch: nn.Module) -> Residual:
             """Put a branch into a residual with norms of its own."""
             norms = {name: norm(dim) for name in used}
-            return Residual(
-                branch, placement=placement, scale=scale, skip_scale=skip_scale, **norms
-            )
+            own = scale(dim) if callable(scale) else scale
+            return Residual(branch, placement=placement, scale=own, skip_scale=skip_scale, **norms)
 
-        self.attention = residual(MultiHeadAttention(dim, heads, causal))
+        self.attention = residual(MultiHeadAttention(dim, heads, causal, **(attention or {})))
         self.feed_forward = residual(FeedForward(dim, hidden, activation))
 
     def forward(self, input: Tensor) -> Tensor:
