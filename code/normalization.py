@@ -33,6 +33,14 @@ from normbook.engine.clipping import (
     adaptive_clip_grad_,  # each output unit's gradient, at most a share of its weights' norm
 )
 
+# §11 The same function with fewer norms
+from normbook.engine.folding import (
+    center_writes,  # a Pre-LN Transformer as a Pre-RMSNorm one
+    fold_batch_norm,  # into the layer before it
+    fold_norm_affine,  # gain and bias into the layers that read the norm
+    fold_weight_norm,  # length and direction to one weight
+)
+
 # §6 Other groups of values to normalize
 from normbook.engine.group_norms import (
     GroupNorm,  # statistics over a group of channels and all space, of one example
@@ -212,6 +220,10 @@ __all__ = [  # noqa: RUF022 (in the order of the chapters)
     "scaled_weight_standardize",
     "variance_gain",
     # §11 Engineering
+    "center_writes",
+    "fold_batch_norm",
+    "fold_norm_affine",
+    "fold_weight_norm",
     "one_pass_variance",
     "sequential_sum",
     "two_pass_variance",
