@@ -390,6 +390,8 @@ def test_fixup_branch_under_function_transforms():
     whole = torch.func.grad(loss)(parameters, x)
     for name, gradient in whole.items():
         torch.testing.assert_close(each[name].sum(0), gradient)
+    compiled = torch.compile(branch, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(x), branch(x))
 
 
 # --- bad input ---

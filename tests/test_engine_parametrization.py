@@ -82,6 +82,29 @@ def test_rates_and_multiplier_are_the_mup_packages():
     assert nz.mup_kinds(model, base) == KINDS
 
 
+def test_scalars_keep_their_rate():
+    model, base = nz.FixupBranch(32), nz.FixupBranch(8)
+    kinds = nz.mup_kinds(model, base)
+    assert kinds["multiplier"] == kinds["layer_biases"] == "fixed"
+    for optimizer in ("adam", "sgd"):
+        assert rates(model, base, optimizer)["multiplier"] == 1.0
+
+
+def test_parameters_tied_within_a_kind_are_one():
+    def net(width):
+        model = mlp(width, outputs=10)
+        model[2] = nn.Linear(width, width)
+        tied = nn.Sequential(model[0], model[1], model[2], nn.ReLU(), nn.Linear(width, width))
+        tied[4].weight = tied[2].weight
+        return tied
+
+    kinds = nz.mup_kinds(net(128), net(64))
+    assert kinds["2.weight"] == "hidden"
+    assert "4.weight" not in kinds
+    groups = nz.mup_param_groups(net(128), net(64), 1.0)
+    assert sum(len(group["params"]) for group in groups) == 5
+
+
 def test_table_3_differs_in_the_output_weight_only():
     model, base = nz.mup_init_(mlp(256), mlp(64), table=3), mlp(64)
     assert type(model[6]) is nn.Linear
@@ -200,6 +223,13 @@ def test_the_readout_under_function_transforms():
         torch.compile(model[6], fullgraph=True, backend="eager")(normal(3, 256)),
         model[6](normal(3, 256)),
     )
+
+
+def test_a_gain_of_zero_and_a_rate_of_zero_are_allowed():
+    model = nz.mup_init_(mlp(128), mlp(64), gain=0)
+    assert model[2].weight.eq(0).all()
+    groups = nz.mup_param_groups(model, mlp(64), lr=0, eps=0)
+    assert {(group["lr"], group["eps"]) for group in groups} == {(0, 0)}
 
 
 # --- the two tables are one parametrization ---
