@@ -22,30 +22,34 @@ MUTATIONS = {
     "layer_norm uses the unbiased variance": (
         "layers.py",
         {
-            "torch.rsqrt(variance + eps)\n    return _affine(normalized, weight, bias)": (
+            "torch.rsqrt(variance + eps)\n    return apply_affine(normalized, weight, bias)": (
                 "torch.rsqrt(variance * centered[0].numel() / (centered[0].numel() - 1) + eps)\n"
-                "    return _affine(normalized, weight, bias)"
+                "    return apply_affine(normalized, weight, bias)"
             )
         },
-        "test_layer_norm_is_pytorchs",
+        "test_engine_layers.py::test_layer_norm_is_pytorchs",
     ),
     "rms_norm puts eps outside the root": (
         "layers.py",
         {
             "x * torch.rsqrt(mean_square + eps)": "x / (mean_square.sqrt() + eps)",
         },
-        "test_rms_norm_is_pytorchs",
+        "test_engine_layers.py::test_rms_norm_is_pytorchs",
     ),
     "BatchNorm stores the biased running variance": (
-        "layers.py",
+        "batch_norms.py",
         {"variance.reshape(-1) * (count / (count - 1))": "variance.reshape(-1)"},
-        "test_batch_norm_is_pytorchs_in_training_and_evaluation",
+        "test_engine_layers.py::test_batch_norm_is_pytorchs_in_training_and_evaluation",
     ),
-    "the placements are swapped": ("residuals.py", SWAP, "test_placements_by_number"),
+    "the placements are swapped": (
+        "residuals.py",
+        SWAP,
+        "test_engine_residuals.py::test_placements_by_number",
+    ),
     "DeepNorm's alpha scales the branch": (
         "residuals.py",
         {"self.skip_scale * skip + write": "skip + self.skip_scale * write"},
-        "test_scales_by_number",
+        "test_engine_residuals.py::test_scales_by_number",
     ),
 }
 
@@ -81,8 +85,8 @@ def run_tests(code: Path, test_file: str) -> subprocess.CompletedProcess:
 def test_a_broken_engine_turns_its_tests_red(name, tmp_path):
     file, replacements, expected = MUTATIONS[name]
     break_engine(tmp_path / "code", file, replacements)
-    done = run_tests(tmp_path / "code", f"test_engine_{file}")
+    done = run_tests(tmp_path / "code", expected.split("::")[0])
     assert done.returncode == 1, done.stdout + done.stderr
     assert re.search(r"\b1 failed\b", done.stdout), done.stdout
     assert "error" not in done.stdout.splitlines()[-1], done.stdout
-    assert f"::{expected}" in done.stdout, done.stdout
+    assert expected in done.stdout, done.stdout

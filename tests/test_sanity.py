@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import normalization as nz
-from normbook.engine import layers, residuals, sanity
+from normbook.engine import batch_norms, layers, residuals, sanity
 
 DOOR = Path(__file__).resolve().parents[1] / "code" / "normalization.py"
 THREE = (0, 1, 2)
@@ -81,7 +81,7 @@ def unscaled(branch, norm, placement, scale=1.0):
 
 
 def never_moving(num_features):
-    return layers.BatchNorm(num_features, momentum=0.0)
+    return batch_norms.BatchNorm(num_features, momentum=0.0)
 
 
 BREAKAGES = [

@@ -80,3 +80,83 @@ def as_shape(name: str, value: int | Sequence[int]) -> tuple[int, ...]:
     for size in sizes:
         require_size(name, size)
     return sizes
+
+
+def require_trailing(
+    input: Tensor,
+    normalized_shape: int | Sequence[int],
+    parameters: dict[str, Tensor | None],
+    eps: float,
+) -> tuple[int, ...]:
+    """Return the axes that `normalized_shape` names; raise unless input and parameters fit."""
+    shape = as_shape("normalized_shape", normalized_shape)
+    require_floating("input", input)
+    if input.dim() < len(shape) or tuple(input.shape[-len(shape) :]) != shape:
+        raise ValueError(
+            f"input must end in normalized_shape {shape}, got shape {tuple(input.shape)}"
+        )
+    for name, value in parameters.items():
+        require_parameter(name, value, shape, input)
+    require_number("eps", eps, low=0)
+    return tuple(range(-len(shape), 0))
+
+
+def require_offset(offset: float, has_weight: bool) -> None:
+    """Raise unless `offset` is a number, and 0 where no weight is there to add it to."""
+    require_number("offset", offset)
+    if offset and not has_weight:
+        raise ValueError(f"offset must be 0 without a weight to add it to, got {offset}")
+
+
+def require_channels(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    parameters: dict[str, Tensor | None],
+    momentum: float | Tensor,
+    eps: float,
+    low_rank: int,
+) -> None:
+    """Raise unless `input` is [N, C, ...], and what a norm by channel holds fits it."""
+    require_floating("input", input)
+    if not low_rank <= input.dim() <= 5:
+        raise ValueError(
+            f"input must have {low_rank} to 5 axes, [N, C, ...], got shape {tuple(input.shape)}"
+        )
+    running = {"running_mean": running_mean, "running_var": running_var}
+    for name, value in (running | parameters).items():
+        require_parameter(name, value, input.shape[1:2], input)
+    if (running_mean is None) != (running_var is None):
+        raise ValueError(
+            "running_mean and running_var must be given together, got only one of them"
+        )
+    require_number("eps", eps, low=0)
+    if not isinstance(momentum, Tensor):
+        require_number("momentum", momentum, 0, 1)
+
+
+def values_per_channel(input: Tensor) -> int:
+    """Count the values that one channel's batch statistics rest on: N times all spatial sizes."""
+    return input.shape[0] * math.prod(input.shape[2:])
+
+
+def require_batch(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    parameters: dict[str, Tensor | None],
+    training: bool,
+    momentum: float | Tensor,
+    eps: float,
+) -> None:
+    """Raise unless the arguments of `batch_norm` fit together."""
+    require_channels(input, running_mean, running_var, parameters, momentum, eps, low_rank=2)
+    if not training and running_mean is None:
+        raise ValueError(
+            "running_mean and running_var must be given when training is False, got None"
+        )
+    if training and values_per_channel(input) == 1:
+        raise ValueError(
+            "input must have more than one value per channel (N times the spatial sizes) in "
+            f"training, got shape {tuple(input.shape)}"
+        )

@@ -23,6 +23,10 @@ PLACEMENTS = {
     "none": Placement((), lambda r, x: r.add(x, r.branch(x))),
     "pre": Placement(("norm",), lambda r, x: r.add(x, r.branch(r.norm(x)))),
     "post": Placement(("norm",), lambda r, x: r.norm(r.add(x, r.branch(x)))),
+    "sandwich": Placement(
+        ("norm", "post_norm"), lambda r, x: r.add(x, r.post_norm(r.branch(r.norm(x))))
+    ),
+    "output": Placement(("post_norm",), lambda r, x: r.add(x, r.post_norm(r.branch(x)))),
 }
 
 
@@ -38,13 +42,15 @@ def _placement(name: str) -> Placement:
 class Residual(nn.Module):
     """A branch beside a skip connection, with its norm placed as `placement` says.
 
-        "none"    y = skip_scale * x + scale * branch(x)
-        "pre"     y = skip_scale * x + scale * branch(norm(x))
-        "post"    y = norm(skip_scale * x + scale * branch(x))
+        "none"        y = skip_scale * x + scale * branch(x)
+        "pre"         y = skip_scale * x + scale * branch(norm(x))
+        "post"        y = norm(skip_scale * x + scale * branch(x))
+        "sandwich"    y = skip_scale * x + scale * post_norm(branch(norm(x)))
+        "output"      y = skip_scale * x + scale * post_norm(branch(x))
 
     `branch`, `norm` and `post_norm` map a tensor to one of the same shape. `scale` is a number, or
-    a module applied to the branch's output. `post_norm` is for placements that put a second norm on
-    the branch's output; none of these three does.
+    a module applied to what the branch writes: `LayerScale`, `ReZero`, `SkipInit`. DeepNorm is
+    placement "post" with `skip_scale` from `deepnorm_constants`.
 
     Shapes: input and output alike, as the branch has them.
 
@@ -53,7 +59,8 @@ class Residual(nn.Module):
     TypeError on anything that cannot be called, or a scale that is neither a number nor a module.
 
     Source: He et al. 2015 (arXiv 1512.03385), Eq. 1; Xiong et al. 2020 (arXiv 2002.04745), Table 1,
-    for "pre" and "post".
+    for "pre" and "post"; Ding et al. 2021 (arXiv 2105.13290) for "sandwich"; Liu et al.
+    2022 (arXiv 2111.09883) for "output".
     """
 
     def __init__(
@@ -119,7 +126,8 @@ class TransformerBlock(nn.Module):
 
     `norm` makes a norm from a width (`LayerNorm`, `RMSNorm`, or any callable dim -> module), one
     for each place that `placement` names; it is None with placement "none". `scale` and
-    `skip_scale` go to both residuals.
+    `skip_scale` go to both residuals; a `scale` that is learned is given as what makes it, a
+    callable dim -> module. `attention` holds further arguments of `MultiHeadAttention`.
 
     Shapes: input and output [..., T, dim].
 
@@ -140,10 +148,12 @@ class TransformerBlock(nn.Module):
         causal: bool = False,
         activation: Callable[[Tensor], Tensor] = torch.relu,
         skip_scale: float = 1.0,
-        scale: float = 1.0,
+        scale: float | Callable[[int], nn.Module] = 1.0,
+        attention: dict[str, object] | None = None,
     ) -> None:
         super().__init__()
-        require_number("scale", scale)
+        if isinstance(scale, nn.Module) or not callable(scale):
+            require_number("scale", scale)
         used = _placement(placement).norms
         if (norm is None) == bool(used):
             expected = "a callable dim -> module" if used else "None"
@@ -154,11 +164,10 @@ class TransformerBlock(nn.Module):
         def residual(branch: nn.Module) -> Residual:
             """Put a branch into a residual with norms of its own."""
             norms = {name: norm(dim) for name in used}
-            return Residual(
-                branch, placement=placement, scale=scale, skip_scale=skip_scale, **norms
-            )
+            own = scale(dim) if callable(scale) else scale
+            return Residual(branch, placement=placement, scale=own, skip_scale=skip_scale, **norms)
 
-        self.attention = residual(MultiHeadAttention(dim, heads, causal))
+        self.attention = residual(MultiHeadAttention(dim, heads, causal, **(attention or {})))
         self.feed_forward = residual(FeedForward(dim, hidden, activation))
 
     def forward(self, input: Tensor) -> Tensor:

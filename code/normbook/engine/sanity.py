@@ -17,8 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
+from normbook.engine.batch_norms import BatchNorm
 from normbook.engine.initialization import kaiming_normal_, kaiming_uniform_, xavier_normal_
-from normbook.engine.layers import BatchNorm, LayerNorm, RMSNorm, layer_norm, rms_norm
+from normbook.engine.layers import LayerNorm, RMSNorm, layer_norm, rms_norm
 from normbook.engine.residuals import Residual
 
 SEEDS = tuple(range(10))
