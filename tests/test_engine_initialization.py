@@ -142,7 +142,7 @@ def test_the_gain_of_tanh_is_not_pytorchs():
 def test_where_the_second_moment_of_tanh_layers_settles(gain, settles):
     # q = g² E[tanh(√q z)²], the expectation by the engine's own quadrature at another scale
     q = 0.5
-    for _ in range(200):
+    for _ in range(60):
         root = math.sqrt(q)
         q = (gain / nz.second_moment_gain(lambda z, root=root: torch.tanh(root * z))) ** 2
     assert q == pytest.approx(settles, abs=1e-3)

@@ -344,6 +344,7 @@ def test_fixup_resets_scalars_that_were_trained():
     nz.fixup_init_(model, model[-1])
     assert model[2].branch.multiplier == 1
     assert model[2].branch.activation_biases.eq(0).all()
+    assert model[2].branch.layer_biases.eq(0).all()
 
 
 def test_fixup_branch_by_number():
@@ -359,6 +360,17 @@ def test_fixup_branch_by_number():
     expected = [[0.5 * 5 * (2 * 4 - 3 + 0.25)], [0.5 * 5 * 0.25]]
     assert branch(x).tolist() == expected
     assert sum(p.numel() for p in branch.parameters()) == 1 + 1 + 2 + 1 + 1
+
+
+def test_every_bias_of_a_fixup_branch_has_its_place():
+    branch = nz.FixupBranch(1, layers=3, activation=lambda z: 10 * z).double()
+    with torch.no_grad():
+        for layer in branch.layers:
+            layer.weight.fill_(1.0)
+        branch.layer_biases.copy_(torch.tensor([1.0, 2.0, 3.0]))
+        branch.activation_biases.copy_(torch.tensor([4.0, 5.0]))
+    # ((x + 1 + 4) · 10 + 2 + 5) · 10 + 3
+    assert branch(torch.zeros(1, 1, dtype=torch.float64)).item() == 573.0
 
 
 def test_the_effect_of_one_step_does_not_grow_with_depth():

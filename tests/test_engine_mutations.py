@@ -41,6 +41,21 @@ MUTATIONS = {
         {"variance.reshape(-1) * (count / (count - 1))": "variance.reshape(-1)"},
         "test_engine_layers.py::test_batch_norm_is_pytorchs_in_training_and_evaluation",
     ),
+    "group_norm takes its statistics over the channels alone": (
+        "group_norms.py",
+        {"tuple(range(2, groups.dim()))": "(2,)"},
+        "test_engine_group_norms.py::test_group_norm_is_pytorchs",
+    ),
+    "RMSNorm's backward forgets the scale": (
+        "backward.py",
+        {"inverse * _remove_scale(scaled, normalized, axes)": "inverse * scaled"},
+        "test_engine_backward.py::test_rms_norm",
+    ),
+    "the output norm of a sandwich is left out": (
+        "residuals.py",
+        {"r.post_norm(r.branch(r.norm(x)))": "r.branch(r.norm(x))"},
+        "test_engine_scales.py::test_output_norms_by_number",
+    ),
     "the placements are swapped": (
         "residuals.py",
         SWAP,

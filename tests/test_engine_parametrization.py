@@ -209,6 +209,16 @@ def test_the_readout_keeps_names_parameters_and_mode():
     assert isinstance(wrapped[0][0][6], nz.MupReadout)
 
 
+def test_a_readout_is_by_default_a_plain_linear_layer():
+    readout, x = nz.MupReadout(4, 2), torch.ones(3, 4)
+    assert readout.multiplier == 1
+    linear = nn.Linear(4, 2)
+    linear.load_state_dict(readout.state_dict())
+    assert torch.equal(readout(x), linear(x))
+    assert nz.MupReadout(4, 2, bias=False, dtype=torch.float64).weight.dtype == torch.float64
+    assert nz.MupReadout(4, 2, bias=False).bias is None
+
+
 def test_the_readout_under_function_transforms():
     model = nz.mup_init_(mlp(128), mlp(64), generator=seeded())
     parameters, x = dict(model.named_parameters()), normal(5, 10)

@@ -123,6 +123,7 @@ BAD = [
     (lambda: nz.Derf((3, -1)), ValueError, "normalized_shape .*-1"),
     (lambda: nz.dyt(ONES, 0.5), TypeError, "alpha must be a tensor, got float"),
     (lambda: nz.dyt(ONES, torch.ones(3)), ValueError, r"alpha .*\(3,\)"),
+    (lambda: nz.dyt(ONES, ONE, 2.0), TypeError, "weight must be a tensor, got float"),
     (lambda: nz.dyt(ONES, ONE, torch.ones(4)), ValueError, r"weight .*\(4,\)"),
     (lambda: nz.dyt(ONES, ONE, bias=ONES.double()[0]), TypeError, "bias .*float64"),
     (lambda: nz.dyt(ONES[0], ONE, ONES), ValueError, r"weight .*\(4, 3\)"),

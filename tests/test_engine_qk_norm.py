@@ -110,6 +110,8 @@ def test_module_is_its_formula(name, over):
 
 def test_gains_and_temperature_are_where_they_should_be():
     plain = set(dict(nz.MultiHeadAttention(8, 2).named_parameters()))
+    projections = ("query", "key", "value", "output")
+    assert plain == {f"{name}.{kind}" for name in projections for kind in ("weight", "bias")}
     for name, over, size in (("rms", "head", 4), ("layer", "projection", 8)):
         module = nz.MultiHeadAttention(8, 2, qk_norm=name, qk_norm_over=over)
         assert set(dict(module.named_parameters())) - plain == {"query_gain", "key_gain"}
