@@ -194,9 +194,7 @@ def inline_rst(match: re.Match) -> str:
     if match["math"]:
         return f":math:`{match['math'].strip('$')}`"
     if match["code"]:
-        return (
-            f"`{match['code']}`\\ "  # the escaped blank ends it and shows nothing
-        )
+        return f"`{match['code']}`\\ "  # the escaped blank ends it and shows nothing
     return match["emphasis"] or match["star"].replace("*", r"\*")
 
 
