@@ -140,6 +140,12 @@ class Contexts:
         self.recorder, self.seconds = recorder, {}
 
     @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_setup(self, item):
+        """What a fixture runs belongs to the whole file: any of its tests may look at it."""
+        self.recorder.switch_context(item.nodeid.split("::")[0])
+        yield
+
+    @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_call(self, item):
         """Name the context after the test."""
         self.recorder.switch_context(item.nodeid)
@@ -206,7 +212,7 @@ def main() -> int:
         if time.monotonic() > deadline:
             break
         code, line, description = mutated(sources[name], index)
-        tests = sorted(reached[f"{name}.py"][line], key=lambda test: seconds.get(test, 0))
+        tests = sorted(reached[f"{name}.py"][line], key=lambda test: seconds.get(test, LIMIT))
         with exchanged(sys.modules[f"normbook.engine.{name}"], copy.copy(code)):
             killed = bool(tests) and is_killed(tests)
         tried += 1
