@@ -6,52 +6,14 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from engine_helpers import DTYPES, TOLERANCE, assert_close, assert_same, normal, randomize
 from torch import nn
 
 import normalization as nz
 
-DTYPES = [torch.float64, torch.float32]
-TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5}
 BATCH_SHAPES = [(6, 3), (4, 3, 5), (4, 3, 5, 2), (2, 3, 4, 2, 3)]
 PEER_BATCH_NORM = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
 TRAILING = [((4, 8), 8), ((2, 3, 8), (8,)), ((2, 3, 4, 5), (4, 5)), ((2, 2, 2, 3, 4), (3, 4))]
-
-
-def normal(*shape, seed=0, dtype=torch.float64, offset=0.0, scale=1.0):
-    generator = torch.Generator().manual_seed(seed)
-    draws = torch.randn(shape, generator=generator, dtype=torch.float64)
-    return (offset + scale * draws).to(dtype)
-
-
-def assert_close(actual, expected, tolerance):
-    assert actual.dtype == expected.dtype
-    assert actual.shape == expected.shape
-    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
-
-
-def randomize(module):
-    """Give every parameter of a module a value that is not its initial one."""
-    with torch.no_grad():
-        for seed, parameter in enumerate(module.parameters()):
-            parameter.copy_(normal(*parameter.shape, seed=100 + seed) + 0.5)
-    return module
-
-
-def assert_same(mine, peer, input, tolerance):
-    """Compare output, gradients and buffers of two modules with equal state."""
-    leaves = [input.clone().requires_grad_() for _ in range(2)]
-    outputs = [module(leaf) for module, leaf in zip((mine, peer), leaves, strict=True)]
-    assert_close(outputs[0], outputs[1], tolerance)
-    gradients = [
-        torch.autograd.grad(output.sin().sum(), [leaf, *module.parameters()])
-        for output, leaf, module in zip(outputs, leaves, (mine, peer), strict=True)
-    ]
-    for actual, expected in zip(*gradients, strict=True):
-        assert_close(actual, expected, 20 * tolerance)
-    buffers = dict(peer.named_buffers())
-    assert buffers.keys() == dict(mine.named_buffers()).keys()
-    for name, value in mine.named_buffers():
-        assert_close(value, buffers[name], tolerance)
 
 
 # --- against PyTorch: forward, gradient, state dicts ---
