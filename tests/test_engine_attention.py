@@ -149,10 +149,12 @@ def test_vmap_over_stacked_modules():
 
 
 ONES = torch.ones(2, 3)
+WIDE = torch.ones(2, 5, 7)
 BAD = [
     (lambda: nz.attention_logits(ONES.long(), ONES), TypeError, "query .*int64"),
     (lambda: nz.attention_logits(ONES, ONES.to(torch.complex64)), TypeError, "key .*complex64"),
     (lambda: nz.attention_logits(ONES, torch.ones(2, 4)), ValueError, "key .*width 3, got 4"),
+    (lambda: nz.attention_logits(WIDE, WIDE[..., :4]), ValueError, "key .*width 7, got 4"),
     (lambda: nz.attention_logits(ONES[0], ONES), ValueError, r"\(3,\)"),
     (lambda: nz.attention_logits(ONES[None], ONES), ValueError, "same leading axes"),
     (lambda: nz.attention_logits(ONES, torch.ones(3, 3), causal=True), ValueError, "3 keys and 2"),

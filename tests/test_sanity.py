@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import nn
 
 import normalization as nz
 from normbook.engine import batch_norms, layers, residuals, sanity
@@ -50,6 +52,55 @@ def test_gradient_ratio_is_told_as_depending_on_loss_and_branch(results):
     assert len(numbers) == 8
     assert all(value < 1 for key, value in numbers.items() if key.startswith("Pre-LN"))
     assert numbers["Post-LN, linear, mean square"] > 1 > numbers["Post-LN, ReLU, mean square"]
+
+
+# --- against a second program: one network at a time, of PyTorch's own parts ---
+
+
+def generator(seed):
+    return torch.Generator().manual_seed(seed)
+
+
+def default_linear(draw, dim):
+    """Draw as `nn.Linear` does, in the order weight, bias."""
+    weight = nn.init.kaiming_uniform_(torch.empty(dim, dim).double(), a=5**0.5, generator=draw)
+    limit = dim**-0.5
+    return weight, torch.empty(1, dim).double().uniform_(-limit, limit, generator=draw)
+
+
+@pytest.mark.parametrize("placement", ["pre", "post"])
+def test_gradient_ratio_is_that_of_a_network_written_out(placement):
+    seeds, depth, dim = (3, 4), 5, 8
+    actual = nz.last_over_first(seeds, placement, "linear", ["mean square"], depth, dim)
+    for seed, ratio in zip(seeds, actual["mean square"], strict=True):
+        draw = generator(seed)
+        layers = [default_linear(draw, dim) for _ in range(depth)]
+        head = default_linear(draw, dim)
+        x = torch.empty(16, dim).double().normal_(generator=draw)
+        for weight, bias in layers:
+            weight.requires_grad_()
+            if placement == "pre":
+                x = x + F.linear(F.layer_norm(x, (dim,)), weight, bias[0])
+            else:
+                x = F.layer_norm(x + F.linear(x, weight, bias[0]), (dim,))
+        F.linear(x, head[0], head[1][0]).square().mean().backward()
+        expected = layers[-1][0].grad.norm() / layers[0][0].grad.norm()
+        assert ratio == pytest.approx(expected.item(), rel=1e-12)
+
+
+def test_what_a_shift_moves_is_that_of_torch(results):
+    for seed, moved in enumerate(results[1].numbers["RMSNorm moves"]):
+        x = torch.empty(8, 64).double().normal_(generator=generator(seed))
+        expected = F.rms_norm(x + 5, (64,)) - F.rms_norm(x, (64,))
+        assert moved == pytest.approx(expected.abs().max().item(), rel=1e-12)
+
+
+def test_training_against_evaluation_is_that_of_torch(results):
+    for seed, differ in enumerate(results[2].numbers["training - evaluation"]):
+        x = 3 * torch.empty(8, 64).double().normal_(generator=generator(seed)) + 7
+        peer = nn.BatchNorm1d(64, dtype=torch.float64)
+        expected = peer(x) - peer.eval()(x)
+        assert differ == pytest.approx(expected.abs().max().item(), rel=1e-12)
 
 
 def test_one_write_and_two_writes_a_layer(results):
@@ -123,6 +174,12 @@ def test_a_failed_check_is_named_and_sets_the_exit_status(monkeypatch, capsys):
     assert lines[1] == "[b] something is off  FAILED"
     assert lines[2] == "[c] raised RuntimeError: out of order  FAILED"
     assert printed.err == "failed: [b], [c]\n"
+
+
+def test_six_passed_checks_give_exit_status_0(monkeypatch, capsys):
+    monkeypatch.setattr(sanity, "CHECKS", {"a": lambda seeds: nz.Check("a", "[a] fine", True)})
+    assert sanity.main() == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_no_seed_is_refused():

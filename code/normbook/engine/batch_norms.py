@@ -1,17 +1,15 @@
 """Batch normalization from scratch (section 2 of the book); signatures and state are PyTorch's."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from normbook.engine.checks import (
     computation_dtype,
     require_batch,
     require_floating,
-    require_number,
-    require_size,
     values_per_channel,
 )
-from normbook.engine.shared import apply_affine, center, move_running_, per_channel
+from normbook.engine.shared import ChannelNorm, apply_affine, center, move_running_, per_channel
 
 
 def batch_norm(
@@ -47,7 +45,7 @@ def batch_norm(
     x = input.to(computation_dtype(input))
     if training:
         centered, variance = center(x, axes)
-        if running_mean is not None and running_var is not None:
+        if running_mean is not None:
             _update_running_statistics(
                 x.detach(), variance.detach(), running_mean, running_var, momentum
             )
@@ -75,7 +73,7 @@ def _update_running_statistics(
     move_running_(running_var, unbiased, momentum)
 
 
-class BatchNorm(nn.Module):
+class BatchNorm(ChannelNorm):
     """Normalization by batch statistics, ranks 2 to 5; exchanges state dicts with `nn.BatchNorm…d`.
 
     In training it normalizes with the batch's statistics and moves the running ones (see
@@ -89,34 +87,6 @@ class BatchNorm(nn.Module):
 
     Source: Ioffe & Szegedy 2015 (arXiv 1502.03167).
     """
-
-    def __init__(
-        self,
-        num_features: int,
-        eps: float = 1e-5,
-        momentum: float | None = 0.1,
-        affine: bool = True,
-        track_running_stats: bool = True,
-    ) -> None:
-        super().__init__()
-        require_size("num_features", num_features)
-        require_number("eps", eps, low=0)
-        if momentum is not None:
-            require_number("momentum", momentum, 0, 1)
-        self.num_features = num_features
-        self.eps = eps
-        self.momentum = momentum
-        self.affine = affine
-        self.track_running_stats = track_running_stats
-        self.weight = nn.Parameter(torch.ones(num_features)) if affine else None
-        self.bias = nn.Parameter(torch.zeros(num_features)) if affine else None
-        statistics = {
-            "running_mean": torch.zeros(num_features),
-            "running_var": torch.ones(num_features),
-            "num_batches_tracked": torch.tensor(0),
-        }
-        for name, value in statistics.items():
-            self.register_buffer(name, value if track_running_stats else None)
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalize `input` and, in training, move the running statistics."""
@@ -148,10 +118,3 @@ class BatchNorm(nn.Module):
         # a tensor throughout: reading its value would break compile(fullgraph=True) and vmap
         count = self.num_batches_tracked + 1
         return 1.0 / count.to(computation_dtype(self.running_mean))
-
-    def extra_repr(self) -> str:
-        """Name the settings, as PyTorch does."""
-        return (
-            f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
-            f"track_running_stats={self.track_running_stats}"
-        )

@@ -86,7 +86,7 @@ def require_trailing(
     input: Tensor,
     normalized_shape: int | Sequence[int],
     parameters: dict[str, Tensor | None],
-    eps: float,
+    eps: float = 0.0,
 ) -> tuple[int, ...]:
     """Return the axes that `normalized_shape` names; raise unless input and parameters fit."""
     shape = as_shape("normalized_shape", normalized_shape)

@@ -28,7 +28,7 @@ def adaptive_clip_grad_(
     Raises: ValueError on a negative clip or eps; TypeError on a parameter that is not a real
     floating-point tensor.
 
-    Source: Brock et al. 2021 (arXiv 2102.06171), Eq. 3; λ and ε as in section 4.1; units as in the
+    Source: Brock et al. 2021 (arXiv 2102.06171), section 4, with its λ and ε; units as in the
     authors' code.
     """
     require_number("clip", clip, low=0)

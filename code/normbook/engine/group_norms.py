@@ -18,7 +18,7 @@ from normbook.engine.checks import (
     require_parameter,
     require_size,
 )
-from normbook.engine.shared import apply_affine, center, move_running_, per_channel
+from normbook.engine.shared import ChannelNorm, apply_affine, center, move_running_, per_channel
 
 # --- GroupNorm ---
 
@@ -167,7 +167,7 @@ def _require_instance(input: Tensor, running_mean: Tensor | None, use_input_stat
         )
 
 
-class InstanceNorm(nn.Module):
+class InstanceNorm(ChannelNorm):
     """Normalization per instance, ranks 3 to 5; exchanges state dicts with `nn.InstanceNorm…d`.
 
     As PyTorch's, it has no parameters and no running statistics unless told so, and never counts
@@ -189,25 +189,7 @@ class InstanceNorm(nn.Module):
         affine: bool = False,
         track_running_stats: bool = False,
     ) -> None:
-        super().__init__()
-        require_size("num_features", num_features)
-        require_number("eps", eps, low=0)
-        if momentum is not None:
-            require_number("momentum", momentum, 0, 1)
-        self.num_features = num_features
-        self.eps = eps
-        self.momentum = momentum
-        self.affine = affine
-        self.track_running_stats = track_running_stats
-        self.weight = nn.Parameter(torch.ones(num_features)) if affine else None
-        self.bias = nn.Parameter(torch.zeros(num_features)) if affine else None
-        statistics = {
-            "running_mean": torch.zeros(num_features),
-            "running_var": torch.ones(num_features),
-            "num_batches_tracked": torch.tensor(0),
-        }
-        for name, value in statistics.items():
-            self.register_buffer(name, value if track_running_stats else None)
+        super().__init__(num_features, eps, momentum, affine, track_running_stats)
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalize each instance and, where asked in training, move the running statistics."""
@@ -221,11 +203,4 @@ class InstanceNorm(nn.Module):
             use_input_stats=self.training or self.running_mean is None,
             momentum=0.0 if self.momentum is None else self.momentum,
             eps=self.eps,
-        )
-
-    def extra_repr(self) -> str:
-        """Name the settings, as PyTorch does."""
-        return (
-            f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
-            f"track_running_stats={self.track_running_stats}"
         )

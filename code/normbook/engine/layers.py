@@ -4,7 +4,6 @@ Both take statistics over the trailing axes of one example; RMSNorm does not sub
 Signatures and state dicts are PyTorch's; `shared` tells the rule for mixed dtypes.
 """
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -18,7 +17,7 @@ from normbook.engine.checks import (
     require_offset,
     require_trailing,
 )
-from normbook.engine.shared import apply_affine, center
+from normbook.engine.shared import apply_affine, center, mean_square
 
 # --- LayerNorm ---
 
@@ -119,10 +118,7 @@ def rms_norm(
     require_offset(offset, has_weight=weight is not None)
     gain = weight.to(dtype) + offset if offset else weight
     x = input.to(dtype)
-    # ||x||² / d, because writing x² and reading it again costs more than the rest of the sum
-    count = math.prod(x.shape[axes[0] :])
-    mean_square = torch.linalg.vector_norm(x, dim=axes, keepdim=True).square() / count
-    normalized = x * torch.rsqrt(mean_square + eps)
+    normalized = x * torch.rsqrt(mean_square(x, axes) + eps)
     return apply_affine(normalized, gain, None).to(input.dtype)
 
 

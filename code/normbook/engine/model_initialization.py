@@ -197,7 +197,7 @@ def t_fixup_init_(
 
     Raises: ValueError when the model has no branches, or on another stack.
 
-    Source: Huang et al. 2020 (PMLR 119:4475), section 3.2; constants as in the authors' code
+    Source: Huang et al. 2020 (PMLR 119:4475); constants as in the authors' code
     (layer6ai-labs/T-Fixup).
     """
     branches = _branches(model)

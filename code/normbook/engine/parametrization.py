@@ -264,7 +264,7 @@ def mup_param_groups(
     Raises: as `mup_kinds`; ValueError on an unknown optimizer or table, a negative rate or eps, or
     an output layer whose multiplier is not that of the table.
 
-    Source: Yang et al. 2022 (arXiv 2203.03466), Tables 3 and 8, and Appendix B.3 for ε.
+    Source: Yang et al. 2022 (arXiv 2203.03466), Tables 3 and 8, and Appendix B for ε.
     """
     _require_table(table)
     require_number("lr", lr, low=0)

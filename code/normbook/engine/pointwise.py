@@ -103,7 +103,7 @@ class DyT(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """Squash each value of `input`."""
-        require_trailing(input, self.normalized_shape, {}, eps=0.0)
+        require_trailing(input, self.normalized_shape, {})
         return dyt(input, self.alpha, self.weight, self.bias)
 
     def extra_repr(self) -> str:
@@ -118,7 +118,7 @@ class Derf(DyT):
 
     Raises: ValueError when the input does not end in normalized_shape; TypeError as `derf`.
 
-    Source: Chen et al. 2025 (arXiv 2512.10938), abstract.
+    Source: Chen et al. 2025 (arXiv 2512.10938), abstract; initial values as in the authors' code.
     """
 
     def __init__(self, normalized_shape: int | Sequence[int], init_alpha: float = 0.5) -> None:

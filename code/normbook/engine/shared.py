@@ -13,12 +13,13 @@ float32 beside a half-precision input (anything else raises `TypeError`); half p
 in float32; the output has the input's dtype.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from normbook.engine.checks import require_floating
+from normbook.engine.checks import require_floating, require_number, require_size
 
 
 def center(input: Tensor, axes: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -36,6 +37,20 @@ def center(input: Tensor, axes: Sequence[int]) -> tuple[Tensor, Tensor]:
     require_floating("input", input)
     centered = input - input.mean(axes, keepdim=True)
     return centered, centered.square().mean(axes, keepdim=True)
+
+
+def mean_square(input: Tensor, axes: Sequence[int]) -> Tensor:
+    r"""Return $\mathrm{E}[x^2]$ over `axes`, which stay as size 1: what RMSNorm divides by.
+
+    Eager, it is $\lVert x \rVert^2 / d$: writing x² and reading it again costs more than the sum.
+    A compiler fuses the square into the sum, and would take the norm's root for every value anew.
+
+    Shapes: input any; output as input with `axes` of size 1.
+    """
+    if torch.compiler.is_compiling():
+        return input.square().mean(axes, keepdim=True)
+    count = math.prod(input.shape[axis] for axis in axes)
+    return torch.linalg.vector_norm(input, dim=axes, keepdim=True).square() / count
 
 
 def apply_affine(normalized: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
@@ -58,3 +73,45 @@ def per_channel(value: Tensor | None, input: Tensor) -> Tensor | None:
 def move_running_(running: Tensor, batch: Tensor, momentum: float | Tensor) -> None:
     """Replace `running` by (1 - momentum) * running + momentum * batch, in place, off the graph."""
     running.copy_((1 - momentum) * running + momentum * batch.detach())
+
+
+class ChannelNorm(nn.Module):
+    """What BatchNorm and InstanceNorm hold: settings, gain and bias, running statistics.
+
+    Raises: ValueError and TypeError on a size, eps or momentum out of range.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+    ) -> None:
+        super().__init__()
+        require_size("num_features", num_features)
+        require_number("eps", eps, low=0)
+        if momentum is not None:
+            require_number("momentum", momentum, 0, 1)
+        self.num_features = num_features
+        self.eps = eps
+        self.momentum = momentum
+        self.affine = affine
+        self.track_running_stats = track_running_stats
+        self.weight = nn.Parameter(torch.ones(num_features)) if affine else None
+        self.bias = nn.Parameter(torch.zeros(num_features)) if affine else None
+        statistics = {
+            "running_mean": torch.zeros(num_features),
+            "running_var": torch.ones(num_features),
+            "num_batches_tracked": torch.tensor(0),
+        }
+        for name, value in statistics.items():
+            self.register_buffer(name, value if track_running_stats else None)
+
+    def extra_repr(self) -> str:
+        """Name the settings, as PyTorch does."""
+        return (
+            f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
+            f"track_running_stats={self.track_running_stats}"
+        )
