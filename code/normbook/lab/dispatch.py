@@ -53,9 +53,10 @@ class Traffic(NamedTuple):
 def record(function: Callable[[], Any]) -> list[Operator]:
     """Call `function()` and return its operators in the order in which they ran.
 
-    Views (`reshape`, `detach`, …) and bare allocations move nothing and are left out. A tensor that is expanded counts
-    with the elements that exist. What autograd does in a backward pass counts too, if the function
-    runs one. The bytes are what the operators are handed; caches may serve some of them.
+    Views (`reshape`, `detach`, …) and bare allocations move nothing and are left out. A tensor that
+    is expanded counts with the elements that exist. What autograd does in a backward pass counts
+    too, if the function runs one. The bytes are what the operators are handed; caches may serve
+    some of them.
 
     Raises: TypeError if the function is not callable.
     """
