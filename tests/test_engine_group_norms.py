@@ -203,6 +203,7 @@ BAD = [
     (lambda: nz.instance_norm(ONES, weight=torch.ones(4).half()), TypeError, "weight .*float16"),
     (lambda: nz.InstanceNorm(0), ValueError, "num_features .*0"),
     (lambda: nz.InstanceNorm(4, momentum=-1), ValueError, "momentum .*-1"),
+    (lambda: nz.InstanceNorm(4, momentum=1.5), ValueError, "momentum .*1.5"),
     (lambda: nz.InstanceNorm(4, eps="small"), TypeError, "eps .*str"),
     (lambda: nz.InstanceNorm(3)(ONES), ValueError, r"3 channels.*\(2, 4, 3\)"),
     (lambda: nz.InstanceNorm(4)(torch.ones(2, 4)), ValueError, "3 to 5 axes"),

@@ -430,6 +430,7 @@ BAD = [
     (lambda: nz.BatchNorm(2.0), TypeError, "num_features .*2.0"),
     (lambda: nz.BatchNorm(3, eps=-1), ValueError, "eps .*-1"),
     (lambda: nz.BatchNorm(3, momentum=-0.1), ValueError, "momentum .*-0.1"),
+    (lambda: nz.BatchNorm(3, momentum=1.5), ValueError, "momentum .*1.5"),
     (lambda: nz.BatchNorm(3, momentum="fast"), TypeError, "momentum .*str"),
     (lambda: nz.BatchNorm(3)(torch.ones(4, 2)), ValueError, r"3 channels.*\(4, 2\)"),
     (lambda: nz.BatchNorm(3)(torch.ones(3)), ValueError, r"3 channels.*\(3,\)"),

@@ -103,6 +103,18 @@ def test_training_against_evaluation_is_that_of_torch(results):
         assert differ == pytest.approx(expected.abs().max().item(), rel=1e-12)
 
 
+def test_growth_is_over_the_stream_before_the_first_write():
+    growth = nz.stream_growth((0, 1), 3, 1.0, dim=8)
+    assert growth[0] == [1.0, 1.0]
+    draw = generator(1)
+    x = torch.empty(32, 8).double().normal_(generator=draw)
+    start = x.square().mean()
+    for step in range(1, 4):
+        weight = nn.init.xavier_normal_(torch.empty(8, 8).double(), generator=draw)
+        x = x + F.linear(F.layer_norm(x, (8,)), weight)
+        assert growth[step][1] == pytest.approx((x.square().mean() / start).item(), rel=1e-12)
+
+
 def test_one_write_and_two_writes_a_layer(results):
     numbers = {key: sorted(values)[5] for key, values in results[5].numbers.items()}
     assert numbers["one write, unscaled"] == pytest.approx(51, rel=0.05)
