@@ -100,13 +100,19 @@ def to_weight(change: Callable[[Tensor], Tensor]) -> Callable[[Norm, int], float
 
 
 def to_others(axis: int) -> Callable[[Norm, int], float]:
-    """Make the probe that draws all but index 0 of an axis anew, and looks at index 0."""
+    """Make the probe that draws all but one index of an axis anew, and looks at that one.
+
+    It does so for the first index and for the last, since a layer may look only one way.
+    """
 
     def probe(norm: Norm, seed: int) -> float:
-        x = draw(seed)
-        rest = draw(seed + 1).narrow(axis, 1, SHAPE[axis] - 1)
-        changed = torch.cat([x.narrow(axis, 0, 1), rest], axis)
-        return moved(*(fresh(norm)(value).narrow(axis, 0, 1) for value in (x, changed)))
+        x, moves = draw(seed), []
+        for kept in (0, SHAPE[axis] - 1):
+            changed = draw(seed + 1)
+            changed.select(axis, kept).copy_(x.select(axis, kept))
+            outputs = [fresh(norm)(value).select(axis, kept) for value in (x, changed)]
+            moves.append(moved(*outputs))
+        return max(moves)
 
     return probe
 
