@@ -7,14 +7,14 @@ import torch
 from torch import nn
 
 import normalization as nz
-from normbook.lab import invariances
+from normbook.lab import figures, invariances
 from normbook.lab.invariances import (
     PROBES,
     SHAPE,
     ChannelsLast,
     draw,
+    draw_table,
     measure,
-    text_table,
     verdicts,
 )
 
@@ -152,13 +152,29 @@ def test_an_epsilon_makes_a_scale_visible_a_little():
         verdicts(measure(nz.LayerNorm(8, eps=1e-6).double()))
 
 
-def test_the_table_is_readable():
+def test_the_table_shows_every_verdict_where_it_belongs():
     columns = {
-        "A": {"x": "same", "long row": "moves"},
-        "LayerNorm": {"x": "moves", "long row": "same"},
+        "A": {"x": "same", "y": "moves", "z": "moves"},
+        "B": {"x": "moves", "y": "same", "z": "moves"},
     }
-    assert text_table(columns) == (
-        "          A      LayerNorm\nx         ·      moves\nlong row  moves  ·"
-    )
-    with pytest.raises(ValueError, match="at least one norm"):
-        text_table({})
+    figure, axis = figures.subplots()
+    draw_table(axis, columns)
+    assert [label.get_text() for label in axis.get_xticklabels()] == ["A", "B"]
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["x", "y", "z"]
+    assert axis.yaxis_inverted()
+    for number, text in enumerate(axis.texts):
+        row, column = divmod(number, 2)
+        assert text.get_position() == (column + 0.5, row + 0.5)
+        assert text.get_text() == columns["AB"[column]]["xyz"[row]]
+    filled = axis.collections[0].get_array().reshape(3, 2)
+    assert filled.tolist() == [[0, 1], [1, 0], [1, 1]]
+    assert "moves: 6 points" in figures.digest(figure)
+    figures.plt.close(figure)
+
+
+@pytest.mark.parametrize(
+    "columns", [{}, {"A": {}}, {"A": {"x": "same"}, "B": {"y": "same"}}], ids=str
+)
+def test_the_table_refuses(columns):
+    with pytest.raises(ValueError, match="columns must hold norms"):
+        draw_table(None, columns)

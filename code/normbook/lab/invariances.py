@@ -6,14 +6,16 @@ on axis 1, BatchNorm and GroupNorm, are wrapped in `ChannelsLast`.
 
 Each of `PROBES` makes one change and returns how far the output moves, as a share of its largest
 value: rounding where the norm does not see the change. `measure` runs them over seeds, `verdicts`
-reads "same" or "moves" off the numbers, and `text_table` lays several norms side by side. A norm
+reads "same" or "moves" off the numbers, and `draw_table` draws several norms side by side. A norm
 with ε above 0 sees a change of scale a little: set it to 0.
 """
 
 import copy
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
+from matplotlib.axes import Axes
 from torch import Tensor, nn
 
 Norm = Callable[[Tensor], Tensor]
@@ -173,15 +175,27 @@ def verdicts(measured: dict[str, list[float]]) -> dict[str, str]:
     return found
 
 
-def text_table(columns: dict[str, dict[str, str]]) -> str:
-    """Lay verdicts side by side, a norm a column and a probe a row; "·" stands for "same"."""
-    if not columns:
-        raise ValueError("columns must hold at least one norm, got none")
-    rows = list(next(iter(columns.values())))
-    first = max(map(len, rows)) + 2
-    widths = [max(len(name), len("moves")) for name in columns]
-    lines = [" " * first + "  ".join(map(str.ljust, columns, widths))]
-    for row in rows:
-        words = ["·" if column[row] == "same" else column[row] for column in columns.values()]
-        lines.append(row.ljust(first) + "  ".join(map(str.ljust, words, widths)))
-    return "\n".join(line.rstrip() for line in lines)
+def draw_table(axis: Axes, columns: dict[str, dict[str, str]]) -> None:
+    """Draw verdicts: a norm a column, a probe a row, and what moves is filled.
+
+    Raises: ValueError without a column, or where the columns are not of the same probes.
+    """
+    rows = list(next(iter(columns.values()), {}))
+    if not rows or any(list(column) != rows for column in columns.values()):
+        raise ValueError(f"columns must hold norms with the same probes, got {list(columns)}")
+    words = [[column[row] for column in columns.values()] for row in rows]
+    filled = np.array([[word == "moves" for word in line] for line in words], dtype=float)
+    axis.pcolormesh(
+        filled, cmap="Blues", vmin=0, vmax=2.5, edgecolor="white", linewidth=2, label="moves"
+    )
+    for y, line in enumerate(words):
+        for x, word in enumerate(line):
+            shade = "black" if word == "moves" else "#777777"
+            axis.text(x + 0.5, y + 0.5, word, color=shade, ha="center", va="center", fontsize=11)
+    axis.set_xticks(np.arange(len(columns)) + 0.5, list(columns))
+    axis.set_yticks(np.arange(len(rows)) + 0.5, rows)
+    axis.invert_yaxis()
+    axis.xaxis.tick_top()
+    axis.tick_params(length=0)
+    axis.spines[:].set_visible(False)
+    axis.grid(False)
