@@ -1,0 +1,180 @@
+"""The table of invariances: for norms written here, whose verdicts follow from their axes."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import normalization as nz
+from normbook.lab import figures, invariances
+from normbook.lab.invariances import (
+    PROBES,
+    SHAPE,
+    ChannelsLast,
+    draw,
+    draw_table,
+    measure,
+    verdicts,
+)
+
+
+def norm_over(*axes, centers=True):
+    """A norm over these axes of [n, T, d], by torch's own variance."""
+
+    def norm(x):
+        rest = x - x.mean(axes, keepdim=True) if centers else x
+        return rest / rest.square().mean(axes, keepdim=True).sqrt()
+
+    return norm
+
+
+def blind_to(norm):
+    """The probes that the norm does not see."""
+    return {name for name, word in verdicts(measure(norm)).items() if word == "same"}
+
+
+ALL = set(PROBES)
+WHOLE = {"everything + 3", "everything × 3", "weight × 3"}
+SHIFTS = {"everything + 3", "one token + 3", "one feature + 3", "same row added to all"}
+ALONE = {"other examples", "other tokens", "length"}
+TOKEN = {"one token + 3", "one token × 3", "same row added to all"}
+FEATURE = {"one feature + 3", "one feature × 3", "one row of it × 3"}
+MODE = {"train or eval"}
+
+
+@pytest.mark.parametrize(
+    ("norm", "expected"),
+    [
+        (lambda x: x, ALONE | MODE),
+        (torch.zeros_like, None),
+        (norm_over(2), WHOLE | TOKEN | ALONE | MODE),
+        (norm_over(2, centers=False), (WHOLE | TOKEN | ALONE | MODE) - SHIFTS),
+        (norm_over(0, 1), WHOLE | FEATURE | MODE),
+        (norm_over(1), WHOLE | FEATURE | {"other examples"} | MODE),
+        (norm_over(1, 2), WHOLE | {"other examples"} | MODE),
+        (norm_over(0, 1, 2), WHOLE | MODE),
+        (lambda x: x - x.mean(2, keepdim=True), SHIFTS - {"one feature + 3"} | ALONE | MODE),
+        (lambda x: x.cumsum(1), {"other examples", "length"} | MODE),
+    ],
+    ids=[
+        "nothing",
+        "zeros",
+        "layer",
+        "rms",
+        "batch",
+        "instance",
+        "example",
+        "all",
+        "center",
+        "sum",
+    ],
+)
+def test_verdicts_follow_from_the_axes(norm, expected):
+    if expected is None:  # 0 / 0 is no verdict
+        with pytest.raises(ValueError, match="got"):
+            blind_to(norm)
+    else:
+        assert blind_to(norm) == expected
+
+
+@pytest.mark.parametrize(
+    ("layer", "twin"),
+    [
+        (nz.LayerNorm(8, eps=0.0).double(), norm_over(2)),
+        (nz.RMSNorm(8, eps=0.0).double(), norm_over(2, centers=False)),
+        (ChannelsLast(nn.GroupNorm(1, 8, eps=0.0).double()), norm_over(1, 2)),
+        (ChannelsLast(nn.InstanceNorm1d(8, eps=0.0).double()), norm_over(1)),
+    ],
+)
+def test_layers_are_seen_as_what_they_are(layer, twin):
+    assert blind_to(layer) == blind_to(twin)
+
+
+def test_batch_norm_differs_by_mode_and_sees_everything_in_evaluation():
+    layer = ChannelsLast(nz.BatchNorm(8, eps=0.0).double())
+    assert blind_to(layer) == WHOLE | FEATURE
+    layer(draw(99))
+    assert blind_to(layer.eval()) == ALONE
+
+
+def test_probing_leaves_a_module_as_it_was():
+    layer = ChannelsLast(nz.BatchNorm(8).double())
+    layer(draw(99))
+    before = copy.deepcopy(layer.state_dict())
+    measure(layer, seeds=[0])
+    assert layer.training
+    for name, value in layer.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
+def test_channels_last_is_the_layer_on_swapped_axes():
+    torch.manual_seed(0)
+    x, layer = draw(0), nn.BatchNorm1d(8).double()
+    expected = torch.nn.functional.batch_norm(x.mT, None, None, training=True).mT
+    assert torch.allclose(ChannelsLast(layer)(x), expected, atol=1e-12)
+
+
+def test_draws_differ_by_example_token_and_feature():
+    x = draw(0)
+    assert x.shape == SHAPE
+    assert torch.equal(x, draw(0))
+    assert not torch.equal(x, draw(1))
+    for axes in ((1, 2), (0, 2), (0, 1)):
+        assert x.mean(axes).std() > 1
+        assert x.std(axes).log().std() > 0.2
+
+
+def test_a_change_is_of_one_token_or_of_one_feature():
+    x = draw(0)
+    for change, index in ((invariances.added, (0, 0)), (invariances.scaled, (..., 0))):
+        moved = (change(x, *index) != x).nonzero()
+        touched = torch.zeros_like(x, dtype=torch.bool)
+        touched[index] = True
+        assert torch.equal(moved, touched.nonzero())
+    assert torch.equal(invariances.added(x), x + 3)
+    assert torch.equal(invariances.scaled(x), x * 3)
+
+
+def test_moved_is_a_share_of_the_largest_value():
+    before = torch.tensor([1.0, -4.0])
+    assert invariances.moved(before, torch.tensor([1.5, -6.0])) == 0.5
+
+
+@pytest.mark.parametrize("moves", [[0.0, 1.0], [1e-6, 1e-6], [1.0, 1e-5], [float("nan")]])
+def test_no_verdict_where_seeds_disagree_or_rounding_cannot_be_told(moves):
+    with pytest.raises(ValueError, match="'length' must be below"):
+        verdicts({"length": moves})
+
+
+def test_an_epsilon_makes_a_scale_visible_a_little():
+    with pytest.raises(ValueError, match="'everything × 3' must be below"):
+        verdicts(measure(nz.LayerNorm(8, eps=1e-6).double()))
+
+
+def test_the_table_shows_every_verdict_where_it_belongs():
+    columns = {
+        "A": {"x": "same", "y": "moves", "z": "moves"},
+        "B": {"x": "moves", "y": "same", "z": "moves"},
+    }
+    figure, axis = figures.subplots()
+    draw_table(axis, columns)
+    assert [label.get_text() for label in axis.get_xticklabels()] == ["A", "B"]
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["x", "y", "z"]
+    assert axis.yaxis_inverted()
+    for number, text in enumerate(axis.texts):
+        row, column = divmod(number, 2)
+        assert text.get_position() == (column + 0.5, row + 0.5)
+        assert text.get_text() == columns["AB"[column]]["xyz"[row]]
+    filled = axis.collections[0].get_array().reshape(3, 2)
+    assert filled.tolist() == [[0, 1], [1, 0], [1, 1]]
+    assert "moves: 6 points" in figures.digest(figure)
+    figures.plt.close(figure)
+
+
+@pytest.mark.parametrize(
+    "columns", [{}, {"A": {}}, {"A": {"x": "same"}, "B": {"y": "same"}}], ids=str
+)
+def test_the_table_refuses(columns):
+    with pytest.raises(ValueError, match="columns must hold norms"):
+        draw_table(None, columns)
