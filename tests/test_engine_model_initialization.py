@@ -186,6 +186,16 @@ def test_t_fixup_gains(stack, blocks, gain):
     assert all(bias.eq(0).all() for bias in biases(model))
 
 
+def test_t_fixup_factors_to_rounding():
+    models = [
+        nz.t_fixup_init_(make_model(blocks=6, placement="none"), stack, seeded())
+        for stack in ("encoder", "decoder")
+    ]
+    encoder, decoder = (matrices(model)["value"][0].weight for model in models)
+    # the same draws, so the factors' ratio: 0.67 · 6^(-1/4) over 54^(-1/4), that is 0.67 · √3
+    torch.testing.assert_close(encoder / decoder, torch.full_like(encoder, 0.67 * 3**0.5))
+
+
 # --- lsuv_ ---
 
 
