@@ -104,6 +104,24 @@ def test_watching_comes_before_each_step(batch):
     assert not torch.equal(seen[1], start)
 
 
+@pytest.mark.parametrize("norm", [None, "batch"])
+def test_a_member_without_its_skips_is_the_plain_network(norm, batch):
+    residual = members_of({"norm": norm, "residual": True})
+    plain = members_of({"norm": norm, "residual": False})
+    stack = stacks.Stack(residual, skips=[False, True, False])
+    outputs = stack.outputs(batch[0])
+    for index, expected in enumerate([plain[0], residual[1], plain[2]]):
+        expected.train()
+        assert torch.allclose(outputs[index], expected(batch[0]), atol=1e-12)
+
+
+def test_refuses_skips_that_do_not_fit():
+    with pytest.raises(ValueError, match="skips must be one a member"):
+        stacks.Stack(members_of(KINDS[1]), skips=[True])
+    with pytest.raises(ValueError, match="skips must be one a member"):
+        stacks.Stack(members_of(KINDS[0]), skips=[True] * 3)
+
+
 def test_refuses_other_norms_and_different_members():
     with pytest.raises(ValueError, match="must have BatchNorm or no norm"):
         stacks.Stack(members_of({"norm": "layer", "residual": True}))

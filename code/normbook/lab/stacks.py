@@ -38,14 +38,22 @@ class Stack:
         weights: [members, P], all trainable weights. Change them in place only.
         parameters: the same by name, [members, …] each, views into `weights`.
 
-    Raises: ValueError when the members differ, or their norm is neither BatchNorm nor missing.
+    Args:
+        members: the networks; their weights are copied.
+        skips: for each member of a residual architecture, whether its skips are there. Without
+            them it computes what the plain MLP of the same weights does, so that plain and
+            residual networks can share a stack. None for all.
+
+    Raises: ValueError when the members differ, their norm is neither BatchNorm nor missing, or
+        there are skips to leave out where there are none.
     """
 
-    def __init__(self, members: Sequence[MLP]) -> None:
+    def __init__(self, members: Sequence[MLP], skips: Sequence[bool] | None = None) -> None:
         self.members = members
         self.weights, self.parameters, self.buffers = _stack(members)
         block = members[0].blocks[0]
         self.residual = isinstance(block, nz.Residual)
+        self.skips = self._skips(skips)
         layers = list(block.branch if self.residual else block)
         self.activation, norms = layers[-1], layers[1:-1]
         if norms and not isinstance(norms[0], nz.BatchNorm):
@@ -69,7 +77,8 @@ class Stack:
             if record is not None:
                 record.append(branch)
             branch = self.activation(branch)
-            x = x + branch if self.residual else branch
+            skip = x if self.skips is None else self.skips * x
+            x = branch + skip if self.residual else branch
         return self._linear("head", x)
 
     def losses(self, inputs: Tensor, targets: Tensor, meddle: Meddle | None = None) -> Tensor:
@@ -94,6 +103,14 @@ class Stack:
     def unstack(self) -> None:
         """Copy the weights back into the members."""
         _unstack(self.members, self.parameters)
+
+    def _skips(self, skips: Sequence[bool] | None) -> Tensor | None:
+        """Return a factor of the skips, [members, 1, 1], 0 where there is none; None for all."""
+        if skips is None:
+            return None
+        if not self.residual or len(skips) != len(self.members):
+            raise ValueError(f"skips must be one a member, and these residual, got {list(skips)}")
+        return self.weights.new_tensor([float(skip) for skip in skips])[:, None, None]
 
     def _linear(self, name: str, x: Tensor) -> Tensor:
         """Apply every member's linear layer `name` to x [n, in] or [members, n, in]."""
