@@ -104,7 +104,7 @@ class DriftMeter:
         entering = torch.stack(record, 1)  # [members, layers, n, width]
         mean = entering.mean(2, keepdim=True)
         spread = (entering - mean).square().mean(2).sqrt()
-        self.moments.append(torch.stack([mean.squeeze(2), spread]))
+        self.moments.append(torch.stack([mean.squeeze(2), spread]).cpu())
 
 
 def drift(moments: Sequence[Tensor]) -> Tensor:

@@ -58,7 +58,8 @@ def along_the_step(
     stack.weights.copy_(start)
     loss, change = torch.stack(losses), torch.stack(changes)
     reach = torch.tensor(distances).to(size)[:, None] * size
-    return Landscape(loss.amin(0), loss.amax(0), change.amax(0), size, (change / reach).amax(0))
+    found = loss.amin(0), loss.amax(0), change.amax(0), size, (change / reach).amax(0)
+    return Landscape(*(values.cpu() for values in found))
 
 
 class LandscapeMeter:

@@ -98,7 +98,7 @@ class Stack:
         """Return the share of targets that have the largest logit: [members]."""
         with torch.no_grad():
             found = self.outputs(inputs, meddle).argmax(-1)
-        return (found == targets).double().mean(-1)
+        return (found == targets).double().mean(-1).cpu()
 
     def unstack(self) -> None:
         """Copy the weights back into the members."""
