@@ -58,23 +58,23 @@ class GhostBatchNorm(nz.BatchNorm):
 
 
 class DigitsCNN(nn.Module):
-    """Three 3 × 3 convolutions, each followed by the norm and a ReLU; then the mean over space.
+    """Two 3 × 3 convolutions, each followed by the norm and a ReLU; then the mean over space.
 
-    The images are 8 × 8, then 4 × 4, then 2 × 2: BatchNorm's three layers see 64 N, 16 N and
-    4 N values a channel in a batch of N.
+    The images are 8 × 8, then 4 × 4, then 2 × 2: BatchNorm's two layers see 16 N and 4 N values a
+    channel in a batch of N.
 
     Shapes: input [N, 1, 8, 8], output [N, 10].
 
     Args:
         norm: maps a number of channels to a norm; `nn.Identity` for none.
-        width: channels of the first convolution; the others have twice as many.
+        width: channels of the first convolution; the second has twice as many.
     """
 
     def __init__(self, norm: Norm, width: int = 8) -> None:
         super().__init__()
         layers, before = [], 1
-        for channels, stride in ((width, 1), (2 * width, 2), (2 * width, 2)):
-            convolution = nn.Conv2d(before, channels, 3, stride, padding=1, bias=False)
+        for channels in (width, 2 * width):
+            convolution = nn.Conv2d(before, channels, 3, stride=2, padding=1, bias=False)
             nz.kaiming_normal_(convolution.weight, nonlinearity="relu")
             layers += [convolution, norm(channels), nn.ReLU()]
             before = channels
