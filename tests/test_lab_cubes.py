@@ -1,0 +1,79 @@
+"""The cube: what is filled is exactly what the norms average over."""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import torch
+
+import normalization as nz
+from normbook.lab import cubes, figures
+
+N, C, L = cubes.SIZES.values()
+NORMS = {
+    "batch": ({"N", "L"}, 1, lambda x: nz.batch_norm(x, None, None, training=True)),
+    "token": ({"C"}, 1, lambda x: nz.layer_norm(x.mT, C).mT),
+    "example": ({"C", "L"}, 1, lambda x: nz.layer_norm(x, (C, L))),
+    "instance": ({"L"}, 1, nz.instance_norm),
+    "group": ({"C", "L"}, 2, lambda x: nz.group_norm(x, 2)),
+}
+
+
+@pytest.fixture(autouse=True)
+def close_figures():
+    yield
+    plt.close("all")
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_the_filled_cells_are_those_the_corner_depends_on(name):
+    averaged, groups, norm = NORMS[name]
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(N, C, L, generator=generator, dtype=torch.float64, requires_grad=True)
+    norm(x)[0, C - 1, L - 1].backward()
+    depends = {tuple(cell) for cell in x.grad.nonzero().tolist()}
+    assert cubes.shared_cells(averaged, groups) == depends
+
+
+def area(polygon):
+    x, y = np.array(polygon).T
+    return abs(x @ np.roll(y, 1) - y @ np.roll(x, 1)) / 2
+
+
+def test_the_visible_faces_cover_the_outline_once():
+    faces = cubes.visible_faces()
+    assert len(faces) == C * L + N * C + N * L
+    right, up = cubes.DEPTH
+    expected = C * L + C * N * up + L * N * right
+    assert sum(area(face) for _, face in faces) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_the_picture_fills_the_visible_faces_of_these_cells(name):
+    averaged, groups, _ = NORMS[name]
+    _, axis = figures.subplots()
+    cubes.draw_cube(axis, name, averaged, "#123456", groups)
+    filled = axis.collections[1]
+    cells = cubes.shared_cells(averaged, groups)
+    expected = [face for cell, face in cubes.visible_faces() if cell in cells]
+    drawn = [path.vertices[:-1].tolist() for path in filled.get_paths()]
+    assert drawn == [[list(point) for point in face] for face in expected]
+    assert plt.matplotlib.colors.to_hex(filled.get_facecolor()[0]) == "#123456"
+    bold = {text.get_text() for text in axis.texts if text.get_weight() == "bold"}
+    assert bold == averaged
+
+
+def test_the_digest_tells_two_norms_apart():
+    digests = set()
+    for averaged, groups, _ in NORMS.values():
+        figure, axis = figures.subplots()
+        cubes.draw_cube(axis, "", averaged, "#123456", groups)
+        digests.add(figures.digest(figure))
+    assert len(digests) == len(NORMS)
+
+
+def test_other_axes_and_groups_are_refused():
+    _, axis = figures.subplots()
+    with pytest.raises(ValueError, match="averaged"):
+        cubes.draw_cube(axis, "", {"H"}, "#123456")
+    with pytest.raises(ValueError, match="groups"):
+        cubes.draw_cube(axis, "", {"C"}, "#123456", 4)
