@@ -32,7 +32,7 @@ MUTATIONS = {
     "rms_norm puts eps outside the root": (
         "layers.py",
         {
-            "x * torch.rsqrt(mean_square(x, axes) + eps)": "x / (mean_square(x, axes).sqrt() + eps)",
+            "* torch.rsqrt(mean_square(x, axes) + eps)": "/ (mean_square(x, axes).sqrt() + eps)",
         },
         "test_engine_layers.py::test_rms_norm_is_pytorchs",
     ),
