@@ -1,6 +1,7 @@
 """What several test files share."""
 
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,17 @@ glue("answer", 42.0)
 print("mean 0.503")
 ```
 """
+
+
+@pytest.fixture(autouse=True)
+def default_dtype_stays():
+    """A test that leaves another default dtype behind breaks whichever test comes next."""
+    yield
+    torch = sys.modules.get("torch")  # the tests of `press` do without it
+    if torch is not None:
+        left = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float32)
+        assert left == torch.float32, f"this test left the default dtype at {left}"
 
 
 def lay_small_book(root: Path) -> Path:

@@ -10,8 +10,8 @@ def begin() -> None:
 
     `NORMBOOK_THREADS` sets another number of threads, for the tests that compare them.
     """
-    torch.set_default_dtype(torch.float64)
     threads = os.environ.get("NORMBOOK_THREADS", "1")
     if not threads.isdigit() or int(threads) < 1:
         raise ValueError(f"NORMBOOK_THREADS must be a whole number from 1, got {threads!r}")
+    torch.set_default_dtype(torch.float64)
     torch.set_num_threads(int(threads))
