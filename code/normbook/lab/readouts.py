@@ -1,6 +1,7 @@
 """What the residual stream says: each write's share of the logits, and the logits at every depth.
 
-For `models.Transformer` with a final norm (LayerNorm or RMSNorm) and no pooling.
+For `models.Transformer` with a final norm (LayerNorm or RMSNorm) and no pooling. Results are CPU
+tensors.
 """
 
 import torch
@@ -17,7 +18,8 @@ def logit_lens(model: Transformer, inputs: Tensor, at: str = "blocks") -> Tensor
     Places as in `probes.residual_stream`; the last entry is the model's own output.
     """
     with torch.no_grad():
-        return model.head(model.final_norm(residual_stream(model, inputs, at)))
+        stream = residual_stream(model, inputs, at).to(model.head.weight)
+        return model.head(model.final_norm(stream)).cpu()
 
 
 def logit_writes(model: Transformer, inputs: Tensor) -> Tensor:
@@ -34,7 +36,7 @@ def logit_writes(model: Transformer, inputs: Tensor) -> Tensor:
     if not isinstance(norm, nz.LayerNorm | nz.RMSNorm):
         raise TypeError(f"final norm must be LayerNorm or RMSNorm, got {type(norm).__name__}")
     with torch.no_grad():
-        stream = residual_stream(model, inputs, "sublayers")
+        stream = residual_stream(model, inputs, "sublayers").to(model.head.weight)
         parts = torch.cat([stream[:1], stream.diff(dim=0)])
         if isinstance(norm, nz.LayerNorm):
             parts = parts - parts.mean(-1, keepdim=True)
@@ -46,4 +48,4 @@ def logit_writes(model: Transformer, inputs: Tensor) -> Tensor:
         constant = model.head.bias + 0.0
         if getattr(norm, "bias", None) is not None:
             constant = constant + model.head.weight @ norm.bias
-        return torch.cat([writes, constant.expand_as(writes[:1])])
+        return torch.cat([writes, constant.expand_as(writes[:1])]).cpu()
