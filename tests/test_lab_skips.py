@@ -1,4 +1,4 @@
-"""The stacks against the engine's residual blocks, and their Jacobians against autograd."""
+"""Stacks of skips against the engine's residual blocks, and their Jacobians against autograd."""
 
 import math
 
@@ -8,7 +8,7 @@ from torch import nn
 
 import normalization as nz
 from normbook.lab.models import build
-from normbook.lab.stacks import RECIPES, Stack, he_pair, jacobians
+from normbook.lab.skips import RECIPES, Stack, he_pair, jacobians
 
 
 def normal(*shape, seed=0):
