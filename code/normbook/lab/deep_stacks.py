@@ -1,7 +1,7 @@
 """Deep Transformers of one architecture, a whole row of seeds at once.
 
 `models.Transformer` is built block by block and run seed by seed, which is too slow at hundreds of
-blocks. A `Stack` holds the same network with every parameter stacked: one tensor for all blocks
+blocks. A `DeepStack` holds the same network with every parameter stacked: one tensor for all blocks
 and seeds. The placements are the engine's own formulas; that the rest computes what the engine
 computes is tested.
 """
@@ -25,7 +25,7 @@ QUERY, KEY, VALUE, OUTPUT, UP, DOWN = range(6)
 METHODS = ("deepnorm", *(name for name in nz.PLACEMENTS if name != "none"))
 
 
-class Stack(nn.Module):
+class DeepStack(nn.Module):
     """Causal language models, one a seed: embedding, positions, blocks, final norm, head.
 
     A block is one head of attention and a feed-forward network of hidden width `dim`, each in an
@@ -161,14 +161,14 @@ def _feed_forward(x: Tensor, linear: list) -> Tensor:
 # --- what is done with them ---
 
 
-def losses_of(stack: Stack, tokens: Tensor) -> Tensor:
+def losses_of(stack: DeepStack, tokens: Tensor) -> Tensor:
     """Each seed's cross-entropy in nats, of every next symbol in tokens [n, T + 1]: [S]."""
     log = stack(tokens[:, :-1]).log_softmax(-1)
     targets = tokens[None, :, 1:, None].expand(len(log), -1, -1, 1)
     return -log.gather(-1, targets).mean((1, 2, 3))
 
 
-def gradients(stack: Stack, tokens: Tensor) -> dict[str, Tensor]:
+def gradients(stack: DeepStack, tokens: Tensor) -> dict[str, Tensor]:
     """Differentiate each seed's own loss by its own parameters, by name."""
     named = dict(stack.named_parameters())
     # no seed's parameters enter another's loss: the gradient of the sum holds them all
@@ -182,7 +182,7 @@ FIRST_STEPS = {"sgd": lambda g: g, "adam": lambda g: g / (g.abs() + 1e-8)}
 
 
 def update_sizes(
-    stack: Stack, tokens: Tensor, rate: float, parts: dict[str, tuple[str, ...]]
+    stack: DeepStack, tokens: Tensor, rate: float, parts: dict[str, tuple[str, ...]]
 ) -> dict[tuple[str, str], Tensor]:
     """Measure how far one step moves the logits, over the rate: [S] for each optimizer and part.
 
@@ -210,7 +210,7 @@ def update_sizes(
 
 
 def train(
-    stack: Stack, corpus: Tensor, *, steps: int, rate: float, batch_size: int, watch=None
+    stack: DeepStack, corpus: Tensor, *, steps: int, rate: float, batch_size: int, watch=None
 ) -> tuple[Tensor, list]:
     """Train all seeds with Adam on the same batches: losses [S, steps], and what `watch` returned.
 
