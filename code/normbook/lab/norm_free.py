@@ -1,0 +1,309 @@
+"""Networks without norms: how their variance goes, what clipping does, and what DyT learns."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, stack_module_state, vmap
+
+import normalization as nz
+from normbook.lab import training
+
+WIDTH = 32  # of the residual MLP
+RELU_GAIN = nz.variance_gain(torch.relu)
+
+
+# --- an NF-ResNet, for its variance ---
+
+
+class NFResNet(nn.Module):
+    """Stages of NF blocks between a stem and nothing: the output is the stream.
+
+    A branch is ReLU, 3 × 3 convolution, ReLU, 3 × 3 convolution, all standardized. The first block
+    of every stage but the first doubles the channels and halves the side; its shortcut is a
+    1 × 1 convolution of the scaled stream.
+
+    Shapes: input [n, 1, H, W]; output [n, channels 2^(stages - 1), H / 2^(stages - 1), …].
+
+    Args:
+        channels: of the first stage.
+        stages: number of stages.
+        blocks: blocks a stage.
+        padding_mode: of every convolution, as in `nn.Conv2d`.
+        skip_gain: the factor on every branch at the start: 1, or 0 as NFNets are trained.
+        reset: whether the predicted scale is told of the transitions.
+    """
+
+    def __init__(
+        self,
+        *,
+        channels: int = 32,
+        stages: int = 3,
+        blocks: int = 4,
+        padding_mode: str = "circular",
+        skip_gain: float = 1.0,
+        reset: bool = True,
+    ) -> None:
+        super().__init__()
+        depth = stages * blocks
+        self.transitions = list(range(blocks, depth, blocks))
+        betas = nz.nf_betas(depth, transitions=self.transitions if reset else ())
+        self.stem = _convolution(1, channels, 3, padding_mode=padding_mode)
+        self.blocks = nn.ModuleList()
+        for index, beta in enumerate(betas):
+            wider = index in self.transitions
+            width, stride = channels, 1 + wider
+            channels *= 1 + wider
+            branch = nn.Sequential(
+                nn.ReLU(),
+                _convolution(width, channels, 3, RELU_GAIN, stride, padding_mode),
+                nn.ReLU(),
+                _convolution(channels, channels, 3, RELU_GAIN, 1, padding_mode),
+                nz.SkipInit(skip_gain),
+            )
+            shortcut = _convolution(width, channels, 1, 1.0, 2) if wider else None
+            self.blocks.append(nz.NFResidual(branch, beta, shortcut=shortcut))
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Stem, blocks."""
+        x = self.stem(input)
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def _convolution(
+    inputs: int,
+    outputs: int,
+    side: int,
+    gamma: float = 1.0,
+    stride: int = 1,
+    padding_mode: str = "zeros",
+) -> nz.ScaledWSConv2d:
+    """Make a standardized convolution that keeps the resolution, up to its stride."""
+    return nz.ScaledWSConv2d(
+        inputs,
+        outputs,
+        side,
+        stride=stride,
+        padding=side // 2,
+        padding_mode=padding_mode,
+        bias=False,
+        gamma=gamma,
+    )
+
+
+@torch.no_grad()
+def stream_variances(model: NFResNet, images: Tensor) -> Tensor:
+    """Measure the mean square of the stream before each block and after the last: [depth + 1]."""
+    found, x = [], model.stem(images)
+    x = x / x.square().mean().sqrt()  # the prediction begins with a stream of 1
+    for block in model.blocks:
+        found.append(x.square().mean())
+        x = block(x)
+    return torch.stack([*found, x.square().mean()])
+
+
+def predicted_variances(model: NFResNet, alpha: float = 0.2) -> Tensor:
+    """Predict the same, from the transitions: [depth + 1]."""
+    depth = len(model.blocks)
+    betas = nz.nf_betas(depth + 1, alpha, model.transitions)
+    return torch.tensor(betas).square()
+
+
+# --- a residual MLP in six recipes ---
+
+
+class StandardizedLinear(nn.Linear):
+    """A linear layer with standardized weights, a gain a row that starts at 1, and a bias of 0.
+
+    Shapes: as `nn.Linear`.
+    """
+
+    def __init__(self, inputs: int, outputs: int, gamma: float = RELU_GAIN) -> None:
+        super().__init__(inputs, outputs)
+        self.gamma = gamma
+        self.gain = nn.Parameter(torch.ones(outputs, 1))
+        nn.init.zeros_(self.bias)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Multiply by the standardized weight."""
+        weight = nz.scaled_weight_standardize(self.weight, self.gamma * self.gain)
+        return nn.functional.linear(input, weight, self.bias)
+
+
+RECIPES = {
+    "none": nn.Identity,
+    "BatchNorm": lambda: nz.BatchNorm(WIDTH),
+    "LayerNorm": lambda: nz.LayerNorm(WIDTH),
+    "RMSNorm": lambda: nz.RMSNorm(WIDTH),
+    "DyT": lambda: nz.DyT(WIDTH),
+    "NF": nn.Identity,
+}
+
+
+class MLP(nn.Module):
+    """A residual MLP for the digits: x + W₂ ReLU(W₁ norm(x)) in each block, norm by `recipe`.
+
+    "none" has no norm; "NF" has no norm either, but standardized weights in an `nz.NFResidual`.
+    `alpha`, if given, is where every DyT starts.
+
+    Shapes: input [n, 1, 8, 8]; output [n, 10].
+
+    Raises: ValueError on an unknown recipe.
+    """
+
+    def __init__(self, recipe: str, depth: int = 6, alpha: float | None = None) -> None:
+        super().__init__()
+        if recipe not in RECIPES:
+            raise ValueError(f"recipe must be one of {', '.join(RECIPES)}, got {recipe!r}")
+        self.stem = nn.Linear(64, WIDTH)
+        self.blocks = nn.ModuleList()
+        for beta in nz.nf_betas(depth):
+            self.blocks.append(_block(recipe, beta))
+        self.norm = RECIPES[recipe]()
+        self.head = nn.Linear(WIDTH, 10)
+        for layer in (self.stem, self.head):
+            nn.init.normal_(layer.weight, std=layer.in_features**-0.5)
+            nn.init.zeros_(layer.bias)
+        if alpha is not None:
+            for module in self.modules():
+                if isinstance(module, nz.DyT):
+                    nn.init.constant_(module.alpha, alpha)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Flatten each image; stem, blocks, norm, head."""
+        x = self.stem(input.flatten(1))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+def _block(recipe: str, beta: float) -> nn.Module:
+    """Make one block; both layers of a branch keep the mean square."""
+    if recipe == "NF":
+        layers = [
+            StandardizedLinear(WIDTH, WIDTH, 1.0),
+            nn.ReLU(),
+            StandardizedLinear(WIDTH, WIDTH),
+        ]
+        return nz.NFResidual(nn.Sequential(*layers), beta)
+    up, down = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+    for layer, gain in ((up, 1.0), (down, math.sqrt(2))):
+        nn.init.normal_(layer.weight, std=gain * WIDTH**-0.5)
+        nn.init.zeros_(layer.bias)
+    branch = nn.Sequential(RECIPES[recipe](), up, nn.ReLU(), down)
+    return nz.Residual(branch, None, "none")
+
+
+# --- training with adaptive clipping ---
+
+
+def descend(
+    models: Sequence[nn.Module],
+    inputs: Tensor,
+    targets: Tensor,
+    *,
+    steps: int,
+    rates: Sequence[float],
+    batch_size: int,
+    clip: float | None = None,
+    but: Sequence[str] = ("head.weight", "head.bias"),
+    seed: int = 0,
+) -> Tensor:
+    """Train models of one architecture, each by gradient descent at its rate: [members, steps].
+
+    Returns the losses, NaN once a member has diverged.
+
+    With `clip`, each member's gradients are clipped by `nz.adaptive_clip_grad_` before each step,
+    except the parameters named in `but`: the classifier. A loss above `training.BOUND` ends its
+    member. The models themselves stay as they were.
+
+    Raises: ValueError unless there is one rate a model.
+    """
+    if len(models) != len(rates):
+        raise ValueError(f"rates must be one a model, got {len(rates)} for {len(models)}")
+    weights, buffers = stack_module_state(list(models))
+    rate = inputs.new_tensor(list(rates))
+
+    def loss_of(own, fixed, x, y):
+        return training.cross_entropy(functional_call(models[0], (own, fixed), (x,)), y)
+
+    losses_of = vmap(loss_of, in_dims=(0, 0, None, None))
+    alive, losses = torch.ones_like(rate, dtype=torch.bool), []
+    clipped = [name for name in weights if name not in but]
+    for chosen in training.batch_indices(len(inputs), batch_size, steps, seed).to(inputs.device):
+        values = losses_of(weights, buffers, inputs[chosen], targets[chosen])
+        gradients = torch.autograd.grad(values.sum(), list(weights.values()))
+        gradients = dict(zip(weights, gradients, strict=True))
+        alive = alive & (values.detach() <= training.BOUND)
+        losses.append(values.detach().masked_fill(~alive, math.nan))
+        if clip is not None:
+            pairs = [weights[n] for n in clipped], [gradients[n] for n in clipped]
+            gradients |= zip(clipped, _clip(*pairs, clip), strict=True)
+        with torch.no_grad():
+            for name, weight in weights.items():
+                shape = [-1] + [1] * (weight.dim() - 1)
+                step = gradients[name] * rate.reshape(shape)
+                weight -= torch.where(alive.reshape(shape), step, 0.0)
+    return torch.stack(losses, 1).cpu()
+
+
+@torch.no_grad()
+def _clip(weights: Sequence[Tensor], gradients: Sequence[Tensor], clip: float) -> list[Tensor]:
+    """Return clipped copies of gradients [members, …]; no unit spans two members."""
+    rows = []
+    for weight, gradient in zip(weights, gradients, strict=True):
+        # [members, out, in, …] to rows of units; a member's vector or number is one unit
+        shape = (-1, weight[0, 0].numel()) if weight.dim() > 2 else (len(weight), -1)
+        rows.append(weight.detach().clone().reshape(shape))
+        rows[-1].grad = gradient.clone().reshape(shape)
+    nz.adaptive_clip_grad_(rows, clip)
+    return [row.grad.reshape(weight.shape) for row, weight in zip(rows, weights, strict=True)]
+
+
+# --- what a norm's curve looks like ---
+
+
+class Squash(NamedTuple):
+    """A fit y = a tanh(b x): steepness b, and the shares of y's energy that fits leave."""
+
+    steepness: float
+    left_by_tanh: float
+    left_by_line: float
+
+
+def fit_squash(x: Tensor, y: Tensor) -> Squash:
+    """Fit y = a tanh(b x), and y = c x beside it, by least squares: x and y any, of one shape.
+
+    b is the best of 41 values from 0.01 to 10 over the standard deviation of x; a is exact.
+    """
+    x, y = x.flatten(), y.flatten()
+    steepness = torch.logspace(-2, 1, 41).to(x) / x.std()
+    left = torch.stack([_left(torch.tanh(b * x), y) for b in steepness])
+    best = left.argmin()
+    return Squash(steepness[best].item(), left[best].item(), _left(x, y).item())
+
+
+def _left(curve: Tensor, y: Tensor) -> Tensor:
+    """Return the share of y's energy that the best multiple of `curve` leaves."""
+    return 1 - (curve * y).sum() ** 2 / (curve.square().sum() * y.square().sum())
+
+
+@torch.no_grad()
+def norm_inputs(model: nn.Module, kind: type[nn.Module], inputs: Tensor) -> list[Tensor]:
+    """Record what each module of the kind reads, in the order of the forward pass."""
+    found = []
+    hooks = [
+        module.register_forward_pre_hook(lambda _, given: found.append(given[0]))
+        for module in model.modules()
+        if isinstance(module, kind)
+    ]
+    try:
+        model(inputs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return found
