@@ -1,0 +1,158 @@
+"""How a network starts: the map of the second moment, signals through linear layers, one table.
+
+Everything here looks at a network before training, or right after it; `fixup_nets` has the deep
+residual networks without norms that are then trained.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from normbook.lab import training
+
+# The midpoint rule on a grid without 0, where most activations have their kink.
+_STEP = 2.0**-10
+Rule = Callable[[int, int], float]
+
+# The variance of a weight matrix of n inputs and m outputs.
+RULES: dict[str, Rule] = {
+    "fan_in": lambda n, m: 1 / n,
+    "fan_out": lambda n, m: 1 / m,
+    "xavier": lambda n, m: 2 / (n + m),
+}
+
+
+def moment_map(function: Callable[[Tensor], Tensor], gain: float, q: float) -> float:
+    """Return g² E[f(√q z)²] for z ~ N(0, 1): the second moment one wide layer later.
+
+    q is the second moment of what enters the nonlinearity; weights have variance g² / fan_in.
+    """
+    z = torch.arange(-12 + _STEP / 2, 12, _STEP, dtype=torch.float64)
+    density = torch.exp(-z.square() / 2) / math.sqrt(2 * math.pi)
+    moment = (function(math.sqrt(q) * z).square() * density).sum().item() * _STEP
+    return gain**2 * moment
+
+
+def iterate(
+    function: Callable[[Tensor], Tensor], gain: float, start: float, layers: int
+) -> list[float]:
+    """Apply `moment_map` again and again: [layers + 1] second moments, the start first."""
+    found = [start]
+    for _ in range(layers):
+        found.append(moment_map(function, gain, found[-1]))
+    return found
+
+
+def slope(function: Callable[[Tensor], Tensor], gain: float, q: float = 1.0) -> float:
+    """Return the derivative of `moment_map` by q, by a central difference.
+
+    Above 1 at a fixed point, a deviation grows by this factor a layer.
+    """
+    step = 1e-4 * q
+    high, low = (moment_map(function, gain, q + sign * step) for sign in (1, -1))
+    return (high - low) / (2 * step)
+
+
+def wide_net(
+    function: Callable[[Tensor], Tensor],
+    gain: float,
+    *,
+    start: float = 1.0,
+    nets: int = 5,
+    width: int = 256,
+    layers: int = 30,
+    seed: int = 0,
+    held: bool = False,
+) -> Tensor:
+    """Measure what `iterate` predicts, in networks of finite width: [nets, layers + 1].
+
+    Mean squares before each nonlinearity, over 8 Gaussian inputs of second moment `start`; weights
+    have variance gain² / width. With `held` the same network also carries each input at second
+    moment 1, and both are divided by whatever brings this reference back to 1 at each layer.
+    """
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    x = normal(nets, 8, width)
+    x = x / x.square().mean(2, keepdim=True).sqrt()
+    x = torch.stack([x, math.sqrt(start) * x])
+    found = [_energies(x)]
+    for _ in range(layers):
+        x = function(x) @ (gain / math.sqrt(width) * normal(nets, width, width))
+        if held:
+            x = x / x[0].square().mean(2, keepdim=True).sqrt()
+        found.append(_energies(x))
+    return torch.stack(found, dim=-1)[1]
+
+
+def _energies(x: Tensor) -> Tensor:
+    """Average the squares over examples and features: [..., nets, examples, width] to nets."""
+    return x.square().mean((-2, -1))
+
+
+def linear_energies(
+    widths: Sequence[int], rule: str, *, nets: int, examples: int, seed: int
+) -> tuple[Tensor, Tensor]:
+    """Send a signal forward through linear layers, and a gradient back.
+
+    Layer l maps widths[l] to widths[l + 1], with the variance of `RULES[rule]`. Returns the mean
+    squares of the signal and of the gradient at every place, [nets, layers + 1] each; the signal
+    begins with 1 at the first place, the gradient with 1 at the last.
+    """
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    pairs = list(itertools.pairwise(widths))
+    weights = [normal(nets, n, m) * math.sqrt(RULES[rule](n, m)) for n, m in pairs]
+    signal, gradient = normal(nets, examples, widths[0]), normal(nets, examples, widths[-1])
+    forward, backward = [signal], [gradient]
+    for weight in weights:
+        forward.append(forward[-1] @ weight)
+    for weight in reversed(weights):
+        backward.append(backward[-1] @ weight.mT)
+    signals, gradients = (
+        torch.stack([_energies(x) for x in xs], dim=1) for xs in (forward, backward[::-1])
+    )
+    return signals / signals[:, :1], gradients / gradients[:, -1:]
+
+
+def diagnose(model: nn.Module, inputs: Tensor, targets: Tensor, rate: float) -> dict[str, Tensor]:
+    """Read four numbers off every linear layer, each [layers], in the order of `modules()`.
+
+    "activations": root mean square of the layer's outputs; "gradients": of the loss by these
+    outputs, times the number of examples; "weights": of its weights; "updates": of a step of
+    gradient descent at this rate, as a share of the weights.
+    """
+    layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    outputs: dict[nn.Module, Tensor] = {}
+    hooks = [
+        layer.register_forward_hook(lambda layer, _, output: outputs.update({layer: output}))
+        for layer in layers
+    ]
+    try:
+        loss = training.cross_entropy(model(inputs), targets)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    weights = [layer.weight for layer in layers]
+    found = torch.autograd.grad(loss, [*(outputs[layer] for layer in layers), *weights])
+    by_output, by_weight = found[: len(layers)], found[len(layers) :]
+    sizes = _sizes(weights)
+    return {
+        "activations": _sizes([outputs[layer] for layer in layers]),
+        "gradients": _sizes(by_output) * len(inputs),
+        "weights": sizes,
+        "updates": rate * _sizes(by_weight) / sizes,
+    }
+
+
+def _sizes(tensors: Sequence[Tensor]) -> Tensor:
+    """Return the root mean square of each tensor: [tensors], on the CPU."""
+    return torch.stack([tensor.detach().square().mean().sqrt() for tensor in tensors]).cpu()
