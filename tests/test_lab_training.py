@@ -264,7 +264,9 @@ def test_transformers_on_text_train_as_they_would_alone(placement):
     models = [build(make, seed) for seed in range(3)]
     tokens = torch.randint(5, (20, 7), generator=torch.Generator().manual_seed(0))
     each = {"learning_rate": [0.01, 0.02, 0.03], "warmup": [0, 3, 6]}
-    check_twins(models, tokens[:, :-1], tokens[:, 1:], each, steps=8, batch_size=10)
+    together = check_twins(models, tokens[:, :-1], tokens[:, 1:], each, steps=8, batch_size=10)
+    assert together.losses.shape == (3, 8)
+    assert together.losses.isfinite().all()
 
 
 def test_frozen_parameters_stay():

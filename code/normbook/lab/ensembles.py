@@ -56,13 +56,13 @@ def train_many(
     Raises: ValueError when an argument is out of range or the models differ in their parameters.
     """
     members = len(models)
-    rates = _one_each("learning_rate", learning_rate, members)
-    warmups = _one_each("warmup", warmup, members)
+    rates = one_each("learning_rate", learning_rate, members)
+    warmups = one_each("warmup", warmup, members)
     check_arguments(inputs, targets, steps, rates, warmups, optimizer)
     batches, axis = _batches(len(inputs), batch_size, steps, seed, members)
-    weights, parameters, fixed = _stack(models)
+    weights, parameters, fixed = stack_members(models)
     losses_of = vmap(_loss_of(models[0], loss), in_dims=(0, 0, axis, axis))
-    descent = _Adam(weights) if optimizer == "adam" else _Sgd()
+    descent = Adam(weights) if optimizer == "adam" else Sgd()
     losses = weights.new_full((steps, members), math.nan)
     alive = torch.ones(members, dtype=torch.bool, device=weights.device)
     for step in progress(steps, f"training {members} models"):
@@ -73,14 +73,18 @@ def train_many(
         if not alive.any():
             break
         rate = [rate * warmup_factor(step, w) for rate, w in zip(rates, warmups, strict=True)]
-        change = descent.change(_gradient(values, parameters), weights.new_tensor(rate)[:, None])
+        change = descent.change(
+            member_gradients(values, parameters), weights.new_tensor(rate)[:, None]
+        )
         weights -= change.masked_fill(~alive[:, None], 0.0)
-    _unstack(models, parameters, fixed)
+    unstack_members(models, parameters, fixed)
     losses = losses.T.double().cpu()
-    return Histories(losses, [_diverged_at(member, bound) for member in losses])
+    return Histories(losses, [diverged_at(member, bound) for member in losses])
 
 
-def _stack(models: Sequence[nn.Module]) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
+def stack_members(
+    models: Sequence[nn.Module],
+) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
     """Gather the members' weights in one matrix [members, P], and what else they hold.
 
     Returns the matrix, the trainable parameters as views into it by name, [members, …] each, and
@@ -118,7 +122,7 @@ def _check_alike(models: Sequence[nn.Module], states: list[dict[str, Tensor]]) -
             )
 
 
-def _unstack(models: Sequence[nn.Module], *states: dict[str, Tensor]) -> None:
+def unstack_members(models: Sequence[nn.Module], *states: dict[str, Tensor]) -> None:
     """Copy the stacked tensors [members, …] back into the members."""
     for index, model in enumerate(models):
         own = dict(model.named_parameters()) | dict(model.named_buffers())
@@ -136,7 +140,7 @@ def _loss_of(model: nn.Module, loss: Loss) -> Callable[..., Tensor]:
     return loss_of
 
 
-def _gradient(values: Tensor, parameters: dict[str, Tensor]) -> Tensor:
+def member_gradients(values: Tensor, parameters: dict[str, Tensor]) -> Tensor:
     """Differentiate each member's loss [members] by its own weights: [members, P].
 
     No member's weights enter another's loss, so the gradient of the sum holds them all.
@@ -151,12 +155,12 @@ def _batches(
     """Draw batches [steps, B], or [steps, members, B] with a seed each; and the members' axis."""
     if isinstance(seed, int):
         return batch_indices(examples, batch_size, steps, seed), None
-    seeds = _one_each("seed", seed, members)
+    seeds = one_each("seed", seed, members)
     batches = [batch_indices(examples, batch_size, steps, own) for own in seeds]
     return torch.stack(batches, dim=1), None if batch_size is None else 0
 
 
-class _Sgd:
+class Sgd:
     """Gradient descent on all members at once: θ ← θ − rate · gradient."""
 
     def change(self, gradient: Tensor, rate: Tensor) -> Tensor:
@@ -164,7 +168,7 @@ class _Sgd:
         return rate * gradient
 
 
-class _Adam:
+class Adam:
     """Adam on all members at once, row i of every matrix [members, P] being member i.
 
     Source: Kingma & Ba 2015 (arXiv 1412.6980), Algorithm 1; ε outside the root, as in PyTorch.
@@ -186,13 +190,13 @@ class _Adam:
         return mean.div_(root).mul_(rate)
 
 
-def _diverged_at(losses: Tensor, bound: float) -> int | None:
+def diverged_at(losses: Tensor, bound: float) -> int | None:
     """Find the first step whose loss is above the bound or not finite."""
     beyond = (~(losses <= bound)).nonzero()
     return int(beyond[0]) if len(beyond) else None
 
 
-def _one_each(name: str, value: Any, members: int) -> list:
+def one_each(name: str, value: Any, members: int) -> list:
     """Give every member its value: `value` is one for all, or a sequence of one each."""
     value = value.tolist() if hasattr(value, "tolist") else value
     values = list(value) if isinstance(value, Sequence) else [value] * members

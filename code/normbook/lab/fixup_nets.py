@@ -68,7 +68,4 @@ class FixupNet(nn.Module):
 
     def _norm(self, x: Tensor) -> Tensor:
         """Normalize over the batch, if this network does."""
-        if not self.normalized:
-            return x
-        x = x - x.mean(0)
-        return x / (x.square().mean(0) + 1e-5).sqrt()
+        return nz.batch_norm(x, None, None, training=True) if self.normalized else x

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
 import normalization as nz
-from normbook.lab import training
+from normbook.lab import probes, training
 
 WIDTH = 32  # of the residual MLP
 RELU_GAIN = nz.variance_gain(torch.relu)
@@ -295,15 +295,7 @@ def _left(curve: Tensor, y: Tensor) -> Tensor:
 @torch.no_grad()
 def norm_inputs(model: nn.Module, kind: type[nn.Module], inputs: Tensor) -> list[Tensor]:
     """Record what each module of the kind reads, in the order of the forward pass."""
-    found = []
-    hooks = [
-        module.register_forward_pre_hook(lambda _, given: found.append(given[0]))
-        for module in model.modules()
-        if isinstance(module, kind)
-    ]
-    try:
+    modules = [module for module in model.modules() if isinstance(module, kind)]
+    with probes.recorded_inputs(modules) as found:
         model(inputs)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return found
+    return list(found.values())

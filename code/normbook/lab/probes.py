@@ -37,7 +37,7 @@ def activation_moments(
     `layers` are modules of the model, in any order; by default its blocks.
     """
     layers = _blocks(model) if layers is None else layers
-    with _untouched(model), torch.no_grad(), _recorded(layers) as outputs:
+    with _untouched(model), torch.no_grad(), recorded(layers) as outputs:
         model(inputs)
     found = [outputs[layer] for layer in layers]
     centered = [output - output.mean() for output in found]
@@ -203,7 +203,7 @@ def _untouched(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _recorded(layers: list[nn.Module]) -> Iterator[dict[nn.Module, Tensor]]:
+def recorded(layers: list[nn.Module]) -> Iterator[dict[nn.Module, Tensor]]:
     """Collect the output of each layer during the forward passes inside the `with`."""
     outputs = {}
     hooks = [
@@ -212,6 +212,21 @@ def _recorded(layers: list[nn.Module]) -> Iterator[dict[nn.Module, Tensor]]:
     ]
     try:
         yield outputs
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+@contextmanager
+def recorded_inputs(layers: list[nn.Module]) -> Iterator[dict[nn.Module, Tensor]]:
+    """Collect what each layer reads during the forward passes inside the `with`, in their order."""
+    inputs = {}
+    hooks = [
+        layer.register_forward_pre_hook(lambda layer, args: inputs.update({layer: args[0]}))
+        for layer in layers
+    ]
+    try:
+        yield inputs
     finally:
         for hook in hooks:
             hook.remove()
@@ -229,7 +244,7 @@ def _stream(model: nn.Module, inputs: Tensor, at: str) -> tuple[Tensor, list[Ten
             raise ValueError(f"model must have residual blocks for at={at!r}, got none")
     start = []
     hook = blocks[0].register_forward_pre_hook(lambda _, args: start.append(args[0]))
-    record = _recorded_sums if at == "sums" else _recorded
+    record = _recorded_sums if at == "sums" else recorded
     try:
         with record(layers) as outputs:
             result = model(inputs)
@@ -275,15 +290,6 @@ def _attention_logits(model: nn.Module, inputs: Tensor) -> list[Tensor]:
     layers = [m for m in model.modules() if isinstance(m, nz.MultiHeadAttention)]
     if not layers:
         raise ValueError(f"model must have attention layers, got {type(model).__name__}")
-    taken = {}
-    hooks = [
-        layer.register_forward_pre_hook(lambda layer, args: taken.update({layer: args[0]}))
-        for layer in layers
-    ]
-    try:
-        with _untouched(model), torch.no_grad():
-            model(inputs)
-            return [layer.logits(taken[layer]) for layer in layers]
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with _untouched(model), torch.no_grad(), recorded_inputs(layers) as taken:
+        model(inputs)
+        return [layer.logits(taken[layer]) for layer in layers]

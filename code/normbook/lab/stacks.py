@@ -13,14 +13,14 @@ from torch import Tensor, nn
 
 import normalization as nz
 from normbook.lab.ensembles import (
+    Adam,
     Histories,
-    _Adam,
-    _diverged_at,
-    _gradient,
-    _one_each,
-    _Sgd,
-    _stack,
-    _unstack,
+    Sgd,
+    diverged_at,
+    member_gradients,
+    one_each,
+    stack_members,
+    unstack_members,
 )
 from normbook.lab.models import MLP
 from normbook.lab.training import BOUND, batch_indices, check_arguments, progress
@@ -50,7 +50,7 @@ class Stack:
 
     def __init__(self, members: Sequence[MLP], skips: Sequence[bool] | None = None) -> None:
         self.members = members
-        self.weights, self.parameters, self.buffers = _stack(members)
+        self.weights, self.parameters, self.buffers = stack_members(members)
         block = members[0].blocks[0]
         self.residual = isinstance(block, nz.Residual)
         self.skips = self._skips(skips)
@@ -92,7 +92,7 @@ class Stack:
     ) -> tuple[Tensor, Tensor]:
         """Return each member's loss [members], and its gradient [members, P]."""
         values = self.losses(inputs, targets, meddle)
-        return values.detach(), _gradient(values, self.parameters)
+        return values.detach(), member_gradients(values, self.parameters)
 
     def accuracy(self, inputs: Tensor, targets: Tensor, meddle: Meddle | None = None) -> Tensor:
         """Return the share of targets that have the largest logit: [members]."""
@@ -102,7 +102,7 @@ class Stack:
 
     def unstack(self) -> None:
         """Copy the weights back into the members."""
-        _unstack(self.members, self.parameters)
+        unstack_members(self.members, self.parameters)
 
     def _skips(self, skips: Sequence[bool] | None) -> Tensor | None:
         """Return a factor of the skips, [members, 1, 1], 0 where there is none; None for all."""
@@ -156,11 +156,11 @@ def train(
     Raises: ValueError when an argument is out of range.
     """
     members = len(stack.weights)
-    rates = _one_each("learning_rate", learning_rate, members)
+    rates = one_each("learning_rate", learning_rate, members)
     check_arguments(inputs, targets, steps, rates, [0], optimizer)
     rate = stack.weights.new_tensor(rates)[:, None]
     batches = batch_indices(len(inputs), batch_size, steps, seed).to(inputs.device)
-    descent = _Adam(stack.weights) if optimizer == "adam" else _Sgd()
+    descent = Adam(stack.weights) if optimizer == "adam" else Sgd()
     losses = stack.weights.new_full((steps, members), math.nan)
     alive = torch.ones(members, dtype=torch.bool, device=stack.weights.device)
     for step in progress(steps, f"training {members} models"):
@@ -174,4 +174,4 @@ def train(
             break
         stack.weights -= descent.change(gradient, rate).masked_fill(~alive[:, None], 0.0)
     losses = losses.T.double().cpu()
-    return Histories(losses, [_diverged_at(member, bound) for member in losses])
+    return Histories(losses, [diverged_at(member, bound) for member in losses])

@@ -11,10 +11,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from normbook.lab import training
+import normalization as nz
+from normbook.lab import probes, training
 
-# The midpoint rule on a grid without 0, where most activations have their kink.
-_STEP = 2.0**-10
 Rule = Callable[[int, int], float]
 
 # The variance of a weight matrix of n inputs and m outputs.
@@ -30,10 +29,7 @@ def moment_map(function: Callable[[Tensor], Tensor], gain: float, q: float) -> f
 
     q is the second moment of what enters the nonlinearity; weights have variance g² / fan_in.
     """
-    z = torch.arange(-12 + _STEP / 2, 12, _STEP, dtype=torch.float64)
-    density = torch.exp(-z.square() / 2) / math.sqrt(2 * math.pi)
-    moment = (function(math.sqrt(q) * z).square() * density).sum().item() * _STEP
-    return gain**2 * moment
+    return (gain / nz.second_moment_gain(lambda z: function(math.sqrt(q) * z))) ** 2
 
 
 def iterate(
@@ -131,16 +127,8 @@ def diagnose(model: nn.Module, inputs: Tensor, targets: Tensor, rate: float) -> 
     gradient descent at this rate, as a share of the weights.
     """
     layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
-    outputs: dict[nn.Module, Tensor] = {}
-    hooks = [
-        layer.register_forward_hook(lambda layer, _, output: outputs.update({layer: output}))
-        for layer in layers
-    ]
-    try:
+    with probes.recorded(layers) as outputs:
         loss = training.cross_entropy(model(inputs), targets)
-    finally:
-        for hook in hooks:
-            hook.remove()
     weights = [layer.weight for layer in layers]
     found = torch.autograd.grad(loss, [*(outputs[layer] for layer in layers), *weights])
     by_output, by_weight = found[: len(layers)], found[len(layers) :]
