@@ -8,7 +8,7 @@ from torch import nn
 
 import normalization as nz
 from normbook.lab.models import build
-from normbook.lab.skips import RECIPES, Stack, he_pair, jacobians
+from normbook.lab.skips import RECIPES, ResidualStack, he_pair, jacobians
 
 
 def normal(*shape, seed=0):
@@ -16,7 +16,7 @@ def normal(*shape, seed=0):
 
 
 def stack(recipe, depth=3, **options):
-    return build(lambda: Stack(recipe, width=6, depth=depth, **options), seed=0)
+    return build(lambda: ResidualStack(recipe, width=6, depth=depth, **options), seed=0)
 
 
 def engine_scale(recipe, depth):
@@ -73,9 +73,9 @@ def test_stem_and_head():
 
 def test_unknown_names():
     with pytest.raises(ValueError, match="recipe must be one of"):
-        Stack("fixup", width=4, depth=2)
+        ResidualStack("fixup", width=4, depth=2)
     with pytest.raises(ValueError, match="norm must be"):
-        Stack("plain", width=4, depth=2, norm="layer")
+        ResidualStack("plain", width=4, depth=2, norm="layer")
 
 
 def test_pairs_keep_the_energy():

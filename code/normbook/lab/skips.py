@@ -77,7 +77,7 @@ def jacobians(
     return torch.stack(found), torch.stack(kept)
 
 
-class Stack(nn.Module):
+class ResidualStack(nn.Module):
     """`depth` blocks x ↦ skip · x + scale · W₂ ReLU(W₁ norm(x)), between a linear stem and a head.
 
     The recipe sets skip and scale. "plain" has no skip; "unscaled", "1/sqrt(2)" (on the skip, too)
