@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import normalization as nz
-from normbook.lab import models, norm_free, training
+from normbook.lab import ensembles, models, norm_free, training
 
 
 def normal(*shape, seed=0):
@@ -83,9 +83,17 @@ def test_alpha_starts_where_it_is_told():
 def test_descending_at_once_is_descending_alone(recipe, clip):
     inputs, targets = normal(40, 1, 8, 8), torch.arange(40) % 10
     rates = [0.05, 0.2]
-    options = {"steps": 4, "batch_size": 8, "clip": clip}
     members = [build(recipe, seed) for seed in range(2)]
-    found = norm_free.descend(members, inputs, targets, rates=rates, **options)
+    found = ensembles.train_many(
+        members,
+        inputs,
+        targets,
+        steps=4,
+        learning_rate=rates,
+        optimizer="sgd",
+        batch_size=8,
+        adjust=None if clip is None else norm_free.agc(clip),
+    ).losses
     for seed, rate in enumerate(rates):
         network, losses = build(recipe, seed), []
         descent = torch.optim.SGD(network.parameters(), lr=rate)
@@ -99,29 +107,6 @@ def test_descending_at_once_is_descending_alone(recipe, clip):
                 nz.adaptive_clip_grad_(body, clip)
             descent.step()
         assert found[seed].tolist() == pytest.approx(losses, rel=1e-9)
-
-
-def test_a_member_that_diverges_leaves_the_others_alone():
-    inputs, targets = normal(40, 1, 8, 8), torch.arange(40) % 10
-    options = {"steps": 6, "batch_size": 8}
-    both = norm_free.descend(
-        [build("none", 0), build("none", 1)], inputs, targets, rates=[1e6, 0.01], **options
-    )
-    alone = norm_free.descend([build("none", 1)], inputs, targets, rates=[0.01], **options)
-    assert both[0].isnan().any()
-    torch.testing.assert_close(both[1], alone[0])
-
-
-def test_there_is_one_rate_a_model():
-    with pytest.raises(ValueError, match="rates"):
-        norm_free.descend(
-            [build("none", 0)],
-            normal(8, 1, 8, 8),
-            torch.arange(8),
-            steps=1,
-            rates=[0.1, 0.2],
-            batch_size=4,
-        )
 
 
 # --- fits ---

@@ -25,6 +25,8 @@ from normbook.lab.training import (
 BETAS = 0.9, 0.999  # Adam's, as in torch.optim
 EPSILON = 1e-8
 
+Adjust = Callable[[dict[str, Tensor], dict[str, Tensor]], dict[str, Tensor]]
+
 
 class Histories(NamedTuple):
     """What `train_many` leaves behind: losses [members, steps], and diverged_at for each member."""
@@ -46,12 +48,14 @@ def train_many(
     seed: int | Sequence[int] = 0,
     loss: Loss = cross_entropy,
     bound: float = BOUND,
+    adjust: Adjust | None = None,
 ) -> Histories:
     """Train same-shaped models in place, all at once; arguments as at the top of `lab.training`.
 
     `learning_rate`, `warmup` and `seed` are one for all or one a member. With one seed all members
     see the same batches, which is also quicker. A member that diverges keeps its last weights
-    while the others go on.
+    while the others go on. `adjust(parameters, gradients)` may return other gradients, clipped ones
+    say; both are dicts by parameter name, of tensors [members, …].
 
     Raises: ValueError when an argument is out of range or the models differ in their parameters.
     """
@@ -62,22 +66,46 @@ def train_many(
     batches, axis = _batches(len(inputs), batch_size, steps, seed, members)
     weights, parameters, fixed = stack_members(models)
     losses_of = vmap(_loss_of(models[0], loss), in_dims=(0, 0, axis, axis))
+
+    def gradient_at(step: int) -> tuple[Tensor, Tensor]:
+        chosen = ... if batch_size is None else batches[step].to(inputs.device)
+        values = losses_of(parameters, fixed, inputs[chosen], targets[chosen])
+        return values.detach(), member_gradients(values, parameters, adjust)
+
+    def rates_at(step: int) -> list[float]:
+        return [rate * warmup_factor(step, w) for rate, w in zip(rates, warmups, strict=True)]
+
+    found = descend(weights, gradient_at, rates_at, steps=steps, optimizer=optimizer, bound=bound)
+    unstack_members(models, parameters, fixed)
+    return found
+
+
+def descend(
+    weights: Tensor,
+    gradient_at: Callable[[int], tuple[Tensor, Tensor]],
+    rates_at: Callable[[int], Sequence[float]],
+    *,
+    steps: int,
+    optimizer: str,
+    bound: float = BOUND,
+) -> Histories:
+    """Move all members' weights [members, P], in place, down their gradients.
+
+    `gradient_at(step)` gives losses [members] and gradients [members, P], `rates_at(step)` a rate a
+    member. A member whose loss is above `bound` keeps its weights from then on.
+    """
+    members = len(weights)
     descent = Adam(weights) if optimizer == "adam" else Sgd()
     losses = weights.new_full((steps, members), math.nan)
     alive = torch.ones(members, dtype=torch.bool, device=weights.device)
     for step in progress(steps, f"training {members} models"):
-        chosen = ... if batch_size is None else batches[step].to(inputs.device)
-        values = losses_of(parameters, fixed, inputs[chosen], targets[chosen])
-        losses[step] = values.detach().masked_fill(~alive, math.nan)
+        values, gradient = gradient_at(step)
+        losses[step] = values.masked_fill(~alive, math.nan)
         alive = alive & (losses[step] <= bound)
         if not alive.any():
             break
-        rate = [rate * warmup_factor(step, w) for rate, w in zip(rates, warmups, strict=True)]
-        change = descent.change(
-            member_gradients(values, parameters), weights.new_tensor(rate)[:, None]
-        )
-        weights -= change.masked_fill(~alive[:, None], 0.0)
-    unstack_members(models, parameters, fixed)
+        rates = weights.new_tensor(rates_at(step))[:, None]
+        weights -= descent.change(gradient, rates).masked_fill(~alive[:, None], 0.0)
     losses = losses.T.double().cpu()
     return Histories(losses, [diverged_at(member, bound) for member in losses])
 
@@ -140,12 +168,17 @@ def _loss_of(model: nn.Module, loss: Loss) -> Callable[..., Tensor]:
     return loss_of
 
 
-def member_gradients(values: Tensor, parameters: dict[str, Tensor]) -> Tensor:
+def member_gradients(
+    values: Tensor, parameters: dict[str, Tensor], adjust: Adjust | None = None
+) -> Tensor:
     """Differentiate each member's loss [members] by its own weights: [members, P].
 
-    No member's weights enter another's loss, so the gradient of the sum holds them all.
+    No member's weights enter another's loss, so the gradient of the sum holds them all. `adjust` as
+    in `train_many`.
     """
     parts = torch.autograd.grad(values.sum(), list(parameters.values()), materialize_grads=True)
+    if adjust is not None:
+        parts = adjust(parameters, dict(zip(parameters, parts, strict=True))).values()
     return torch.cat([part.reshape(len(values), -1) for part in parts], dim=1)
 
 

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, stack_module_state, vmap
 
 import normalization as nz
-from normbook.lab import probes, training
+from normbook.lab import probes
+from normbook.lab.ensembles import Adjust
 
 WIDTH = 32  # of the residual MLP
 RELU_GAIN = nz.variance_gain(torch.relu)
@@ -201,54 +201,19 @@ def _block(recipe: str, beta: float) -> nn.Module:
 # --- training with adaptive clipping ---
 
 
-def descend(
-    models: Sequence[nn.Module],
-    inputs: Tensor,
-    targets: Tensor,
-    *,
-    steps: int,
-    rates: Sequence[float],
-    batch_size: int,
-    clip: float | None = None,
-    but: Sequence[str] = ("head.weight", "head.bias"),
-    seed: int = 0,
-) -> Tensor:
-    """Train models of one architecture, each by gradient descent at its rate: [members, steps].
+def agc(clip: float, but: Sequence[str] = ("head.weight", "head.bias")) -> Adjust:
+    """Clip each unit's gradient of each member, as `nz.adaptive_clip_grad_` does for one model.
 
-    Returns the losses, NaN once a member has diverged.
-
-    With `clip`, each member's gradients are clipped by `nz.adaptive_clip_grad_` before each step,
-    except the parameters named in `but`: the classifier. A loss above `training.BOUND` ends its
-    member. The models themselves stay as they were.
-
-    Raises: ValueError unless there is one rate a model.
+    For the argument `adjust` of `ensembles.train_many`. Left alone are the parameters named in
+    `but`: the classifier.
     """
-    if len(models) != len(rates):
-        raise ValueError(f"rates must be one a model, got {len(rates)} for {len(models)}")
-    weights, buffers = stack_module_state(list(models))
-    rate = inputs.new_tensor(list(rates))
 
-    def loss_of(own, fixed, x, y):
-        return training.cross_entropy(functional_call(models[0], (own, fixed), (x,)), y)
+    def adjust(parameters: dict[str, Tensor], gradients: dict[str, Tensor]) -> dict[str, Tensor]:
+        names = [name for name in parameters if name not in but]
+        pairs = [parameters[n] for n in names], [gradients[n] for n in names]
+        return gradients | dict(zip(names, _clip(*pairs, clip), strict=True))
 
-    losses_of = vmap(loss_of, in_dims=(0, 0, None, None))
-    alive, losses = torch.ones_like(rate, dtype=torch.bool), []
-    clipped = [name for name in weights if name not in but]
-    for chosen in training.batch_indices(len(inputs), batch_size, steps, seed).to(inputs.device):
-        values = losses_of(weights, buffers, inputs[chosen], targets[chosen])
-        gradients = torch.autograd.grad(values.sum(), list(weights.values()))
-        gradients = dict(zip(weights, gradients, strict=True))
-        alive = alive & (values.detach() <= training.BOUND)
-        losses.append(values.detach().masked_fill(~alive, math.nan))
-        if clip is not None:
-            pairs = [weights[n] for n in clipped], [gradients[n] for n in clipped]
-            gradients |= zip(clipped, _clip(*pairs, clip), strict=True)
-        with torch.no_grad():
-            for name, weight in weights.items():
-                shape = [-1] + [1] * (weight.dim() - 1)
-                step = gradients[name] * rate.reshape(shape)
-                weight -= torch.where(alive.reshape(shape), step, 0.0)
-    return torch.stack(losses, 1).cpu()
+    return adjust
 
 
 @torch.no_grad()

@@ -5,7 +5,6 @@ it leaves two doors open: a function that meddles with what the norms hand on, a
 BatchNorm uses the statistics of the batch at hand, always; there are no running ones.
 """
 
-import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -13,17 +12,15 @@ from torch import Tensor, nn
 
 import normalization as nz
 from normbook.lab.ensembles import (
-    Adam,
     Histories,
-    Sgd,
-    diverged_at,
+    descend,
     member_gradients,
     one_each,
     stack_members,
     unstack_members,
 )
 from normbook.lab.models import MLP
-from normbook.lab.training import BOUND, batch_indices, check_arguments, progress
+from normbook.lab.training import BOUND, batch_indices, check_arguments
 
 __all__ = ["Stack", "train"]
 
@@ -158,20 +155,14 @@ def train(
     members = len(stack.weights)
     rates = one_each("learning_rate", learning_rate, members)
     check_arguments(inputs, targets, steps, rates, [0], optimizer)
-    rate = stack.weights.new_tensor(rates)[:, None]
     batches = batch_indices(len(inputs), batch_size, steps, seed).to(inputs.device)
-    descent = Adam(stack.weights) if optimizer == "adam" else Sgd()
-    losses = stack.weights.new_full((steps, members), math.nan)
-    alive = torch.ones(members, dtype=torch.bool, device=stack.weights.device)
-    for step in progress(steps, f"training {members} models"):
+
+    def gradient_at(step: int) -> tuple[Tensor, Tensor]:
         if watch is not None:
             watch(stack)
         chosen = ... if batch_size is None else batches[step]
-        values, gradient = stack.gradient(inputs[chosen], targets[chosen], meddle)
-        losses[step] = values.masked_fill(~alive, math.nan)
-        alive = alive & (losses[step] <= bound)
-        if not alive.any():
-            break
-        stack.weights -= descent.change(gradient, rate).masked_fill(~alive[:, None], 0.0)
-    losses = losses.T.double().cpu()
-    return Histories(losses, [diverged_at(member, bound) for member in losses])
+        return stack.gradient(inputs[chosen], targets[chosen], meddle)
+
+    return descend(
+        stack.weights, gradient_at, lambda _: rates, steps=steps, optimizer=optimizer, bound=bound
+    )
