@@ -13,7 +13,10 @@ CODE = ROOT / "code"
 # Beyond the standard library.
 MAY_IMPORT = {
     "engine": {"torch", "normbook.engine"},
-    "lab": {"torch", "numpy", "matplotlib", "sklearn", "IPython", "normalization", "normbook.lab"},
+    "lab": {  # IPython comes with the kernel, PIL with matplotlib
+        *("torch", "numpy", "matplotlib", "PIL", "sklearn", "IPython"),
+        *("normalization", "normbook.lab"),
+    },
     "press": {
         *("docutils", "sphinx", "myst_nb", "nbformat", "nbclient", "jupyter_cache", "pybtex"),
         *("yaml", "normbook.press"),

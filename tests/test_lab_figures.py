@@ -1,5 +1,8 @@
 """Figures: the digest sees every change of the data, and the bytes do not change by themselves."""
 
+import base64
+import io
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
@@ -98,6 +101,16 @@ def test_show_gives_the_same_bytes_twice_and_closes_the_figure(monkeypatch):
     assert first == second
     assert set(first) == {"image/png", "text/plain"}
     assert not plt.get_fignums()
+
+
+def test_show_keeps_every_pixel_in_fewer_bytes(monkeypatch):
+    drawn = io.BytesIO()
+    draw().savefig(drawn, format="png", dpi=150)
+    shown = base64.b64decode(captured(monkeypatch, draw())["image/png"])
+    before, after = plt.imread(io.BytesIO(drawn.getvalue())), plt.imread(io.BytesIO(shown))
+    assert (before[..., 3] == 1).all()
+    assert (before[..., :3] == after).all()
+    assert len(shown) < len(drawn.getvalue())
 
 
 def test_show_refuses_what_is_no_figure():

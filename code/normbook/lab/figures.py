@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection, QuadMesh
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from PIL import Image
 
 from normbook.lab.values import significant
 
@@ -193,8 +194,10 @@ def show(figure: Figure) -> None:
     """
     if not isinstance(figure, Figure):
         raise TypeError(f"figure must be a matplotlib Figure, got {type(figure).__name__}")
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=150, metadata={"Software": None})
+    drawn, picture = io.BytesIO(), io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=150, metadata={"Software": None})
+    # the paper is opaque: without its alpha channel the same picture is an eighth smaller
+    Image.open(drawn).convert("RGB").save(picture, "png", optimize=True)
     text = digest(figure)
     plt.close(figure)
     encoded = base64.b64encode(picture.getvalue()).decode("ascii")
