@@ -19,7 +19,7 @@ MAY_IMPORT = {
     },
     "press": {
         *("docutils", "sphinx", "myst_nb", "nbformat", "nbclient", "jupyter_cache", "pybtex"),
-        *("yaml", "normbook.press"),
+        *("yaml", "genanki", "normbook.press"),
     },
 }
 

@@ -1,4 +1,4 @@
-"""What the book adds to Sphinx: numbers by chapter, its own buttons, and the ledger page."""
+"""What the book adds to Sphinx: numbers by chapter, its buttons, the ledger, the questions."""
 
 import os
 import re
@@ -12,6 +12,16 @@ from sphinx.util.docutils import SphinxDirective
 
 from normbook.press.ledger import Measurement, measurements, sources
 from normbook.press.pages import BOOK, ROOT
+from normbook.press.questions import (
+    DECK,
+    FILE,
+    LEVELS,
+    TOPICS,
+    Question,
+    answer_lines,
+    dropdown_lines,
+    one_line,
+)
 from normbook.press.siblings import Book
 
 NOTEBOOKS = "notebooks"  # the folder of the site that holds the stand-alone notebooks
@@ -164,6 +174,49 @@ def summary_lines(entries: list[dict], found: dict[str, Measurement]) -> list[st
     return rows
 
 
+class Questions(SphinxDirective):
+    """Print the questions of one level with answers that open: ``{questions} 2``.
+
+    ``{questions} drill`` prints all as cards for the drill, ``{questions} deck`` the link to Anki's.
+    """
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """Return the questions, the cards or the link as nodes."""
+        self.env.note_dependency(str(BOOK / FILE))
+        questions, what = Book().questions, self.arguments[0]
+        if what == "deck":
+            words = f"Anki deck, {len(questions)} questions and the nine lines"
+            return [nodes.paragraph("", "", nodes.reference("", words, refuri=DECK))]
+        if what == "drill":
+            return [nodes.container("", *map(self.card, questions), classes=["drill"])]
+        chosen = [question for question in questions if str(question.level) == what]
+        if not chosen:
+            raise self.error(f"no question has the level {what!r}")
+        lines = [line for question in chosen for line in dropdown_lines(question)]
+        return [self.parsed("questions", lines)]
+
+    def card(self, question: Question) -> nodes.container:
+        """Return one card of the drill: tags, question, answer."""
+        about = f"{LEVELS[question.level]} · {TOPICS[question.topic]}"
+        asked = f"**{question.number}. {one_line(question.question)}**"
+        return nodes.container(
+            "",
+            nodes.paragraph("", about, classes=["drill-about"]),
+            self.parsed("drill-question", [asked]),
+            self.parsed("drill-answer", answer_lines(question)),
+            classes=["drill-card", f"level-{question.level}", f"topic-{question.topic}"],
+            ids=[f"drill-{question.number}"],
+        )
+
+    def parsed(self, name: str, lines: list[str]) -> nodes.container:
+        """Return lines of MyST as nodes, in a container of that class."""
+        container = nodes.container(classes=[name])
+        self.state.nested_parse(StringList(lines, source=FILE), 0, container)
+        return container
+
+
 # In running text the first match wins: a star inside a formula or in code is left alone.
 INLINE = re.compile(r"(?P<math>\$[^$]+\$)|(?P<code>`[^`]+`)|(?P<emphasis>\*\w+\*)|(?P<star>\*+)")
 # Formulas on their own lines, and blocks that are indented by hand.
@@ -207,4 +260,5 @@ def setup(app: Sphinx) -> dict:
     app.connect("env-get-updated", number_by_chapter, priority=900)
     app.connect("html-page-context", set_buttons, priority=900)
     app.add_directive("ledger", Ledger)
+    app.add_directive("questions", Questions)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

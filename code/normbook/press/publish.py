@@ -10,9 +10,11 @@ from pathlib import Path
 
 from jupyter_cache import get_cache
 
+from normbook.press.anki import write_deck
 from normbook.press.extension import NOTEBOOKS
 from normbook.press.ledger import write_json
 from normbook.press.pages import ROOT, PressError
+from normbook.press.questions import DECK
 from normbook.press.siblings import Book, dump, state
 from normbook.press.standalone import make_standalone
 
@@ -69,7 +71,7 @@ def build() -> None:
 
 
 def finish(book: Book) -> None:
-    """Put the stand-alone notebooks on the site, and take off what no page asks for.
+    """Put the stand-alone notebooks and the deck on the site; take off what no page asks for.
 
     An earlier build may have left pages that the book no longer has.
     """
@@ -83,6 +85,7 @@ def finish(book: Book) -> None:
     for page in book.chapters:
         text = dump(make_standalone(book, page))
         (folder / page.sibling.name).write_text(text, encoding="utf-8")
+    write_deck(book, HTML / DECK)
     (HTML / ".nojekyll").touch()
     for path in (HTML / "_static/mathjax").iterdir():
         if path.name not in MATHJAX_KEPT:

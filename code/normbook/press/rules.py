@@ -5,6 +5,7 @@ import re
 from normbook.press.ledger import unmatched
 from normbook.press.pages import Page
 from normbook.press.portable import LEFTOVER, ROLE_OR_CODE
+from normbook.press.questions import dead_links
 from normbook.press.siblings import Book, code_cells, read, state
 
 LONGEST = 80  # characters of code that fit the column
@@ -17,7 +18,7 @@ FENCED = re.compile(r"^(`{3,}|~{3,})[^\n]*\n.*?^\1[`~]*\s*$", re.M | re.S)
 
 def problems_of_book(book: Book) -> list[str]:
     """Return every broken rule of the book: empty when all is well."""
-    problems = unmatched(book.claims, book.pages)
+    problems = unmatched(book.claims, book.pages) + dead_links(book.questions, book.labels)
     for page in book.chapters:
         problems += drift(book, page) + figures_without_words(page) + long_lines(page)
         if page.sibling.exists():

@@ -23,6 +23,7 @@ from normbook.press.pages import (
     load_references,
 )
 from normbook.press.portable import Context, convert
+from normbook.press.questions import Question, load_questions, question_labels
 
 GLUE = "application/papermill.record/text/plain"
 
@@ -40,9 +41,9 @@ class Book:
 
     @cached_property
     def labels(self) -> dict[str, Label]:
-        """All that can be referred to, the entries of the ledger (`claim-id`) among it."""
+        """All that can be referred to, claims (`claim-id`) and questions among it."""
         claims = {f"claim-{e['id']}": Label("ledger", "claim", e["id"]) for e in self.claims}
-        return collect_labels(self.pages) | claims
+        return collect_labels(self.pages) | claims | question_labels(self.questions, self.pages)
 
     @cached_property
     def references(self) -> dict[str, Reference]:
@@ -53,6 +54,11 @@ class Book:
     def claims(self) -> list[dict]:
         """The entries of the ledger."""
         return load_claims(self.folder)
+
+    @cached_property
+    def questions(self) -> list[Question]:
+        """The questions of §12, in their order."""
+        return load_questions(self.folder)
 
     @property
     def chapters(self) -> list[Page]:

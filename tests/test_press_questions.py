@@ -1,0 +1,253 @@
+"""The questions are complete, their links hold in both directions, and the deck is theirs."""
+
+import json
+import re
+import sqlite3
+import zipfile
+from functools import cache
+
+import pytest
+import yaml
+from conftest import ROOT, edit
+
+from normbook.press import anki
+from normbook.press.pages import PressError
+from normbook.press.portable import convert_prose
+from normbook.press.questions import (
+    FILE,
+    LEVELS,
+    TOPICS,
+    dead_links,
+    dropdown_lines,
+    load_questions,
+)
+from normbook.press.rules import problems_of_book
+from normbook.press.siblings import Book
+
+LINES = [f"line-{number}" for number in range(1, 10)]
+
+
+@cache
+def book() -> Book:
+    return Book()
+
+
+def entries() -> list[dict]:
+    return yaml.safe_load((ROOT / "book" / FILE).read_text(encoding="utf-8"))
+
+
+# --- the questions ---
+
+
+def test_there_are_twenty_five_in_three_levels():
+    questions = book().questions
+    assert [q.number for q in questions] == list(range(1, 26))
+    assert [q.level for q in questions] == [1] * 10 + [2] * 10 + [3] * 5
+    assert {q.topic for q in questions} == set(TOPICS)
+
+
+def test_every_link_leads_somewhere():
+    assert dead_links(book().questions, book().labels) == []
+
+
+@pytest.mark.parametrize("name", ["formula", "answer", "weak", "misses", "question"])
+def test_every_text_is_whole(name):
+    for entry in entries():
+        texts = entry.get(name) or ""
+        for text in texts if isinstance(texts, list) else [texts]:
+            assert text.count("$") % 2 == 0, text
+            assert text.count("{") == text.count("}"), text
+            assert text.count("`") % 2 == 0, text
+            if name in ("answer", "misses", "question"):
+                assert text.strip()[-1] in ".?", text
+
+
+def test_the_citations_exist_and_read_as_plain_markdown():
+    page = book().pages["ledger"]
+    context = book().context(page, [], lambda text, *to: text)
+    for question in book().questions:
+        for text in [*question.answer, question.weak, question.misses]:
+            assert "{cite" not in convert_prose(text, context, 1)
+
+
+def test_a_dead_link_is_a_problem_of_the_book(small_book):
+    entry = {**entries()[0], "shown": ["sec-of-nowhere"], "claims": ["ch-small"]}
+    (small_book.folder / FILE).write_text(json.dumps([entry]))
+    fresh = Book(small_book.folder)
+    found = [problem for problem in problems_of_book(fresh) if problem.startswith(FILE)]
+    assert found == [
+        f"{FILE}: question 1: nothing has the label 'sec-of-nowhere'",
+        f"{FILE}: question 1: nothing has the label 'claim-ch-small'",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"weak": ""}, "lacks 'weak'"),
+        ({"claims": []}, "lacks 'claims'"),
+        ({"hint": "x"}, "has an unknown key 'hint'"),
+        ({"number": 3}, "question 3: stands at 1"),
+        ({"level": 4}, "level must be one of"),
+        ({"topic": "cooking"}, "topic must be one of"),
+        ({"answer": ["One.", "Two."]}, "has 2 points"),
+        ({"shown": ["ch-why", "ch-why"]}, "names something twice in 'shown'"),
+    ],
+)
+def test_an_incomplete_question_is_refused(small_book, changes, message):
+    (small_book.folder / FILE).write_text(json.dumps([{**entries()[0], **changes}]))
+    with pytest.raises(PressError, match=message):
+        load_questions(small_book.folder)
+
+
+def test_a_book_without_questions_has_none(small_book):
+    assert small_book.questions == []
+    assert problems_of_book(small_book)[0].startswith("chapter 07-small")
+
+
+# --- both directions ---
+
+
+def named_by(text: str) -> set[int]:
+    """The questions that a chapter says it answers."""
+    start = text.find("*Questions of §12 it answers")
+    if start < 0:
+        return set()
+    part = re.split(r"\n\*Papers", text[start:])[0]
+    head = part.split("\n")[0]
+    numbers = re.findall(r"(?:^|\n)(?:- |\*\*)(\d+)\b", part)
+    numbers += re.findall(r"(?<![\d§$.])\b(\d+)\b(?=[ ,.(])", head)
+    return {int(number) for number in numbers}
+
+
+def test_named_by_reads_what_the_chapters_write():
+    start = "*Questions of §12 it answers"
+    assert named_by(f"{start}:* 6 (where), 11 (why 30 layers), and the part of 16 that") >= {6, 11, 16}
+    assert named_by(f"{start}:* 18, 19 and 20.\n\n- *What* 7 is\n\n*Papers:* 9") == {18, 19, 20}
+    assert named_by(f"{start}.*\n\n**8, why 3?** It\n\n**15, x") == {8, 15}
+    assert named_by(f"{start}:*\n\n- 2, *the\n- 3, *x\n\n*Papers") == {2, 3}
+
+
+def test_a_question_leads_to_every_chapter_that_answers_it():
+    labels = book().labels
+    pages = {q.number: {labels[target].page for target in q.shown} for q in book().questions}
+    for page in book().chapters:
+        for number in named_by(page.text) & set(pages):
+            assert page.name in pages[number], f"{page.name} answers question {number}"
+
+
+def test_every_question_is_answered_by_a_chapter_that_it_leads_to():
+    labels = book().labels
+    for question in book().questions:
+        targets = {labels[target].page for target in question.shown}
+        named = [p for p in targets if question.number in named_by(book().pages[p].text)]
+        assert named, f"no chapter says that it answers question {question.number}"
+
+
+# --- the pages ---
+
+
+def test_a_question_reads_as_a_dropdown():
+    question = book().questions[13]
+    lines = dropdown_lines(question)
+    assert lines[0].startswith("::::{dropdown} 14. Derive the variance")
+    assert lines[1] == ":name: question-14"
+    text = "\n".join(lines)
+    assert text.count("$$") == 2
+    assert all(f"<claim-{name}>" in text for name in question.claims)
+    assert "{eq}`eq-init-linear`" in text
+    assert "{numref}`fig-init-diagnosis`" in text
+    assert "{ref}`sec-init-moment`" in text
+
+
+# --- the deck ---
+
+
+@pytest.fixture(scope="module")
+def deck(tmp_path_factory):
+    """The deck as Anki's database, and the file's bytes."""
+    folder = tmp_path_factory.mktemp("deck")
+    path = folder / "deck.apkg"
+    anki.write_deck(book(), path)
+    with zipfile.ZipFile(path) as archive:
+        archive.extract("collection.anki2", folder)
+    with sqlite3.connect(folder / "collection.anki2") as base:
+        yield base, path.read_bytes()
+
+
+def rows(base) -> dict[str, dict[str, str]]:
+    """The notes by their key, field by field."""
+    found = [flds.split("\x1f") for (flds,) in base.execute("select flds from notes")]
+    return {fields[0]: dict(zip(anki.FIELDS, fields, strict=True)) for fields in found}
+
+
+def test_the_deck_has_a_card_for_each_question_and_line(deck):
+    base, _ = deck
+    assert base.execute("select count(*) from notes").fetchone() == (34,)
+    assert base.execute("select count(*) from cards").fetchone() == (34,)
+    assert sum(key.startswith("Question") for key in rows(base)) == 25
+    assert [key for key in rows(base) if key.startswith("Line")] == [
+        f"Line {number} of nine" for number in range(1, 10)
+    ]
+
+
+def test_a_second_import_finds_the_notes_of_the_first(deck):
+    base, _ = deck
+    ids = {guid for (guid,) in base.execute("select guid from notes")}
+    names = [*(q.label for q in book().questions), *LINES]
+    assert ids == {anki.genanki.guid_for("normbook", name) for name in names}
+    assert len(ids) == 34
+    kinds = base.execute("select models, decks from col").fetchone()
+    assert str(anki.MODEL_ID) in json.loads(kinds[0])
+    assert str(anki.DECK_ID) in json.loads(kinds[1])
+
+
+def test_the_same_words_give_the_same_bytes(deck, tmp_path):
+    anki.write_deck(book(), tmp_path / "again.apkg")
+    assert (tmp_path / "again.apkg").read_bytes() == deck[1]
+
+
+def test_changed_words_keep_the_identity_and_are_newer(tmp_path, monkeypatch):
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "2000000000")
+    note = anki.notes(book())[0]
+    before = note.guid
+    note.fields[1] = "Other words"
+    assert note.guid == before
+    assert anki.time_of_change(tmp_path) == 2000000000
+
+
+def test_formulas_are_ankis_and_nothing_else_is_left(deck):
+    base, _ = deck
+    for key, note in rows(base).items():
+        text = " ".join(note.values())
+        assert "$" not in text, key
+        assert "`" not in text, key
+        assert "{cite" not in text, key
+        assert "**" not in text, key
+        assert text.count(r"\(") == text.count(r"\)"), key
+        if note["Formula"]:
+            assert re.fullmatch(r"\\\[.*\\\]", note["Formula"]), key
+    kaiming = rows(base)["Question 14 · Deeper · Initialization"]
+    assert r"\(2/n_{\text{in}}\)" in kaiming["Question"]
+    assert r"\mathrm{Var}(W) = \frac{2}{n_{\text{in}}}" in kaiming["Formula"]
+    assert kaiming["Evidence"] == "Shown in §8, §A of the book."
+
+
+def test_running_text_becomes_html():
+    references = book().references
+    to_html = lambda text: anki.to_html(text, references)  # noqa: E731
+    assert to_html("a < b & $x<y$") == r"a &lt; b &amp; \(x&lt;y\)"
+    assert to_html("*not* `x_i` **now**") == "<i>not</i> <code>x_i</code> <b>now</b>"
+    assert to_html("{cite:t}`xiong2020layer` bound") == "Xiong et al., 2020 bound"
+    assert to_html("so {cite}`xiong2020layer`") == "so (Xiong et al., 2020)"
+    with pytest.raises(KeyError):
+        to_html("{cite}`nobody1999`")
+
+
+def test_a_cheat_sheet_of_eight_lines_is_refused(small_book):
+    path = small_book.folder / "00-cheat-sheet.md"
+    path.write_text((ROOT / "book/00-cheat-sheet.md").read_text("utf-8"), encoding="utf-8")
+    edit(path, "**9. Width", "**Width")
+    (small_book.folder.parent / "_toc.yml").write_text("format: jb-book\nroot: 00-cheat-sheet\n")
+    with pytest.raises(PressError, match="do not read as nine lines"):
+        anki.nine_lines(Book(small_book.folder))
