@@ -4,6 +4,8 @@ import json
 import re
 import sqlite3
 import zipfile
+from contextlib import closing
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -15,10 +17,10 @@ from normbook.press.pages import PressError
 from normbook.press.portable import convert_prose
 from normbook.press.questions import (
     FILE,
-    LEVELS,
     TOPICS,
     dead_links,
     dropdown_lines,
+    link_to,
     load_questions,
 )
 from normbook.press.rules import problems_of_book
@@ -114,16 +116,21 @@ def named_by(text: str) -> set[int]:
     if start < 0:
         return set()
     part = re.split(r"\n\*Papers", text[start:])[0]
-    head = part.split("\n")[0]
+    head = re.split(r"\.[ \n*]|\n", part)[0]  # its first sentence
     numbers = re.findall(r"(?:^|\n)(?:- |\*\*)(\d+)\b", part)
-    numbers += re.findall(r"(?<![\d§$.])\b(\d+)\b(?=[ ,.(])", head)
+    numbers += re.findall(r"(?<![\d§$.])\b(\d+)\b(?=[ ,.(]|$)", head)
     return {int(number) for number in numbers}
 
 
 def test_named_by_reads_what_the_chapters_write():
     start = "*Questions of §12 it answers"
-    assert named_by(f"{start}:* 6 (where), 11 (why 30 layers), and the part of 16 that") >= {6, 11, 16}
+    assert named_by(f"{start}:* 6 (where), 11 (why 30 layers), and the part of 16 that") >= {
+        6,
+        11,
+        16,
+    }
     assert named_by(f"{start}:* 18, 19 and 20.\n\n- *What* 7 is\n\n*Papers:* 9") == {18, 19, 20}
+    assert named_by(f"{start}:* half of 5, 7 and 25. To **9** (8 bits)") == {5, 7, 25}
     assert named_by(f"{start}.*\n\n**8, why 3?** It\n\n**15, x") == {8, 15}
     assert named_by(f"{start}:*\n\n- 2, *the\n- 3, *x\n\n*Papers") == {2, 3}
 
@@ -149,7 +156,7 @@ def test_every_question_is_answered_by_a_chapter_that_it_leads_to():
 
 def test_a_question_reads_as_a_dropdown():
     question = book().questions[13]
-    lines = dropdown_lines(question)
+    lines = dropdown_lines(question, book().labels)
     assert lines[0].startswith("::::{dropdown} 14. Derive the variance")
     assert lines[1] == ":name: question-14"
     text = "\n".join(lines)
@@ -158,6 +165,11 @@ def test_a_question_reads_as_a_dropdown():
     assert "{eq}`eq-init-linear`" in text
     assert "{numref}`fig-init-diagnosis`" in text
     assert "{ref}`sec-init-moment`" in text
+
+
+def test_a_title_with_a_formula_is_linked_to_by_its_number():
+    assert link_to("sec-init-gpt2", book().labels) == "{ref}`§8.6 <sec-init-gpt2>`"
+    assert link_to("ch-why", book().labels) == "{ref}`ch-why`"
 
 
 # --- the deck ---
@@ -171,7 +183,7 @@ def deck(tmp_path_factory):
     anki.write_deck(book(), path)
     with zipfile.ZipFile(path) as archive:
         archive.extract("collection.anki2", folder)
-    with sqlite3.connect(folder / "collection.anki2") as base:
+    with closing(sqlite3.connect(folder / "collection.anki2")) as base:
         yield base, path.read_bytes()
 
 
@@ -207,13 +219,21 @@ def test_the_same_words_give_the_same_bytes(deck, tmp_path):
     assert (tmp_path / "again.apkg").read_bytes() == deck[1]
 
 
-def test_changed_words_keep_the_identity_and_are_newer(tmp_path, monkeypatch):
+def test_changed_words_keep_the_identity_and_are_newer(deck, tmp_path, monkeypatch):
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "2000000000")
-    note = anki.notes(book())[0]
-    before = note.guid
-    note.fields[1] = "Other words"
-    assert note.guid == before
-    assert anki.time_of_change(tmp_path) == 2000000000
+    changed = Book()
+    changed.questions[0] = replace(changed.questions[0], question="Other words?")
+    anki.write_deck(changed, tmp_path / "deck.apkg")
+    with zipfile.ZipFile(tmp_path / "deck.apkg") as archive:
+        archive.extract("collection.anki2", tmp_path)
+    with closing(sqlite3.connect(tmp_path / "collection.anki2")) as later:
+        asked = "select guid, mod, flds from notes order by id"
+        before, after = deck[0].execute(asked).fetchall(), later.execute(asked).fetchall()
+    assert [row[0] for row in before] == [row[0] for row in after]
+    assert all(old[1] < new[1] == 2000000000 for old, new in zip(before, after, strict=True))
+    assert [old[2] != new[2] for old, new in zip(before, after, strict=True)] == [True] + 33 * [
+        False
+    ]
 
 
 def test_formulas_are_ankis_and_nothing_else_is_left(deck):

@@ -11,7 +11,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from normbook.press.ledger import Measurement, measurements, sources
-from normbook.press.pages import BOOK, ROOT
+from normbook.press.pages import BOOK, ROOT, Label
 from normbook.press.questions import (
     DECK,
     FILE,
@@ -177,7 +177,7 @@ def summary_lines(entries: list[dict], found: dict[str, Measurement]) -> list[st
 class Questions(SphinxDirective):
     """Print the questions of one level with answers that open: ``{questions} 2``.
 
-    ``{questions} drill`` prints all as cards for the drill, ``{questions} deck`` the link to Anki's.
+    ``{questions} drill`` prints all as cards, ``{questions} deck`` the link to the Anki deck.
     """
 
     required_arguments = 1
@@ -185,19 +185,22 @@ class Questions(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """Return the questions, the cards or the link as nodes."""
         self.env.note_dependency(str(BOOK / FILE))
-        questions, what = Book().questions, self.arguments[0]
+        book, what = Book(), self.arguments[0]
+        questions, labels = book.questions, book.labels
         if what == "deck":
             words = f"Anki deck, {len(questions)} questions and the nine lines"
             return [nodes.paragraph("", "", nodes.reference("", words, refuri=DECK))]
         if what == "drill":
-            return [nodes.container("", *map(self.card, questions), classes=["drill"])]
+            return [
+                nodes.container("", *(self.card(q, labels) for q in questions), classes=["drill"])
+            ]
         chosen = [question for question in questions if str(question.level) == what]
         if not chosen:
             raise self.error(f"no question has the level {what!r}")
-        lines = [line for question in chosen for line in dropdown_lines(question)]
+        lines = [line for question in chosen for line in dropdown_lines(question, labels)]
         return [self.parsed("questions", lines)]
 
-    def card(self, question: Question) -> nodes.container:
+    def card(self, question: Question, labels: dict[str, Label]) -> nodes.container:
         """Return one card of the drill: tags, question, answer."""
         about = f"{LEVELS[question.level]} · {TOPICS[question.topic]}"
         asked = f"**{question.number}. {one_line(question.question)}**"
@@ -205,7 +208,7 @@ class Questions(SphinxDirective):
             "",
             nodes.paragraph("", about, classes=["drill-about"]),
             self.parsed("drill-question", [asked]),
-            self.parsed("drill-answer", answer_lines(question)),
+            self.parsed("drill-answer", answer_lines(question, labels)),
             classes=["drill-card", f"level-{question.level}", f"topic-{question.topic}"],
             ids=[f"drill-{question.number}"],
         )

@@ -106,35 +106,37 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def dropdown_lines(question: Question) -> list[str]:
+def dropdown_lines(question: Question, labels: dict[str, Label]) -> list[str]:
     """Return a question as MyST: its answer opens on a click."""
     return [
         f"::::{{dropdown}} {question.number}. {one_line(question.question)}",
         f":name: {question.label}",
         f":class-container: question level-{question.level} topic-{question.topic}",
         "",
-        *answer_lines(question),
+        *answer_lines(question, labels),
         "::::",
         "",
     ]
 
 
-def answer_lines(question: Question) -> list[str]:
+def answer_lines(question: Question, labels: dict[str, Label]) -> list[str]:
     """Return all that an answer has as MyST: formula, points, the weak answer, the evidence."""
     formula = ["$$", *question.formula.strip().split("\n"), "$$", ""] if question.formula else []
     points = [f"- {one_line(point)}" for point in question.answer]
     weak = f"**The weak answer:** {one_line(question.weak)}"
     misses = f"**What it misses:** {one_line(question.misses)}"
-    return [*formula, *points, "", weak, misses, "", *evidence_lines(question)]
+    return [*formula, *points, "", weak, misses, "", *evidence_lines(question, labels)]
 
 
-def evidence_lines(question: Question) -> list[str]:
+def evidence_lines(question: Question, labels: dict[str, Label]) -> list[str]:
     """Return the links to what shows the answer, and to the entries of the ledger."""
-    shown = ", ".join(f"{{{role_of(label)}}}`{label}`" for label in question.shown)
+    shown = ", ".join(link_to(target, labels) for target in question.shown)
     claims = ", ".join(f"{{ref}}`{name} <claim-{name}>`" for name in question.claims)
     return [f"**Shown in** {shown}.", "", f"**In the ledger:** {claims}.", ""]
 
 
-def role_of(label: str) -> str:
-    """Return the role that links to a label by its kind."""
-    return ROLES.get(label.split("-")[0], "ref")
+def link_to(target: str, labels: dict[str, Label]) -> str:
+    """Return a link by the label's kind; a title with a formula would show as it is written."""
+    if target in labels and "$" in labels[target].text:
+        return f"{{ref}}`§{labels[target].text.split()[0]} <{target}>`"
+    return f"{{{ROLES.get(target.split('-')[0], 'ref')}}}`{target}`"
