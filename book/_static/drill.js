@@ -96,12 +96,13 @@
   }
 
   function filter(label, cards, key, changed) {
-    const select = element("select", {});
+    const select = element("select", { id: `drill-${key}` });
     select.append(element("option", { value: "", text: "all" }));
     const seen = new Map(cards.map((card) => [card[key].value, card[key].name]));
     seen.forEach((name, value) => select.append(element("option", { value, text: name })));
     select.addEventListener("change", changed);
-    return { select, label: element("label", { text: `${label} ` }, select) };
+    const name = element("label", { for: select.id, text: label });
+    return { select, both: element("span", {}, name, select) };
   }
 
   function setUp() {
@@ -165,7 +166,7 @@
       },
     });
     list.before(
-      element("div", { class: "drill-filters" }, levels.label, topics.label, reset),
+      element("div", { class: "drill-filters" }, levels.both, topics.both, reset),
       count
     );
     list.after(element("div", { class: "drill-buttons" }, reveal, group, skip, anyway), status);
