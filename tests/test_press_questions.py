@@ -60,6 +60,7 @@ def test_every_text_is_whole(name):
             assert text.count("$") % 2 == 0, text
             assert text.count("{") == text.count("}"), text
             assert text.count("`") % 2 == 0, text
+            assert not re.search(r"\{(?!cite[:}])[\w:]+\}`", text), text
             if name in ("answer", "misses", "question"):
                 assert text.strip()[-1] in ".?", text
 
@@ -165,6 +166,11 @@ def test_a_question_reads_as_a_dropdown():
     assert "{eq}`eq-init-linear`" in text
     assert "{numref}`fig-init-diagnosis`" in text
     assert "{ref}`sec-init-moment`" in text
+
+
+def test_chapters_can_link_to_a_question():
+    label = book().labels["question-14"]
+    assert (label.page, label.text) == ("12-interview-questions", "Question 14")
 
 
 def test_a_title_with_a_formula_is_linked_to_by_its_number():

@@ -204,7 +204,7 @@
       cards.forEach((card) => (card.answer.hidden = !(card === current && shown)));
       reveal.hidden = !current || shown;
       group.hidden = !current || !shown;
-      skip.hidden = !current;
+      skip.hidden = !current || shown;
       anyway.hidden = Boolean(current) || !chosen().length;
     }
 
