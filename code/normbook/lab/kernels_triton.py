@@ -60,7 +60,7 @@ def norm_backward(
         grad = tl.load(grad_y + here, mask=inside, other=0.0).to(ACC)
         scale = tl.load(inverse + row)
         if CENTERED:
-            value = tl.where(inside, value - tl.load(mean + row), 0.0)
+            value = value - tl.load(mean + row)
         value = value * scale
         if HAS_BIAS:
             bias_sum += grad
