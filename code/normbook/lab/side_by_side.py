@@ -119,8 +119,8 @@ def stored(name: str) -> dict[str, str]:
 def in_widths(count: int) -> str:
     """Write a count of numbers with d for the width: 17 is "2d + 1" at width 8."""
     whole, rest = divmod(count, WIDTH)
-    parts = [f"{whole}d".removeprefix("1") if whole else "", str(rest) if rest else ""]
-    return " + ".join(part for part in parts if part) or "0"
+    widths = "d" if whole == 1 else f"{whole}d"
+    return " + ".join([widths] * bool(whole) + [str(rest)] * bool(rest)) or "0"
 
 
 def moved_data(name: str) -> dict[str, str]:
