@@ -4,7 +4,6 @@ Counts do not depend on the machine. Clocks do: their cells are not compared wit
 """
 
 import re
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -43,30 +42,33 @@ def operations(operators: Sequence[Operator], bytes_each: int = 8) -> int:
     return total
 
 
-def medians(calls: dict[str, Callable[[], Any]], repeats: int = 30) -> dict[str, float]:
-    """Time each call `repeats` times, interleaved, and return the median seconds by name."""
+def fastest(calls: dict[Any, Callable[[], Any]], repeats: int = 30) -> dict[Any, float]:
+    """Time each call `repeats` times, interleaved, and return the shortest, in seconds, by name.
+
+    What else runs on a machine only makes a call slower, so the shortest is the most its own. The
+    first two rounds are left out: they warm the caches. Raises: ValueError without repeats.
+    """
     if repeats < 1:
         raise ValueError(f"repeats must be at least 1, got {repeats}")
-    seconds: dict[str, list[float]] = {name: [] for name in calls}
-    for repeat in range(repeats + 2):
+    seconds: dict[Any, list[float]] = {name: [] for name in calls}
+    for _ in range(repeats + 2):
         for name, call in calls.items():
             start = time.perf_counter()
             call()
-            if repeat >= 2:  # the first two warm the caches
-                seconds[name].append(time.perf_counter() - start)
-    return {name: statistics.median(values) for name, values in seconds.items()}
+            seconds[name].append(time.perf_counter() - start)
+    return {name: min(values[2:]) for name, values in seconds.items()}
 
 
-def machine(side: int = 512, numbers: int = 2**20) -> tuple[float, float]:
+def machine(side: int = 512, numbers: int = 2**22) -> tuple[float, float]:
     """Measure this machine in float32: operations and bytes a second, by a product and a copy.
 
-    The product is side × side. The copy reads and writes `numbers` values, 4 MB as given, which may
+    The product is side × side. The copy reads and writes `numbers` values, 16 MB as given; part may
     fit a cache.
     """
     left, right = torch.rand(2, side, side, dtype=torch.float32)
     source = torch.rand(numbers, dtype=torch.float32)
     target, product = torch.empty_like(source), torch.empty_like(left)
-    times = medians(
+    times = fastest(
         {
             "product": lambda: torch.mm(left, right, out=product),
             "copy": lambda: target.copy_(source),
