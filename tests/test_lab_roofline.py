@@ -64,6 +64,21 @@ def test_no_repeats_are_refused():
         roofline.fastest({}, repeats=0)
 
 
+def test_memory_is_kept_where_the_library_can(monkeypatch):
+    asked = []
+
+    class Library:
+        def mallopt(self, *option):
+            asked.append(option)
+            return 1
+
+    monkeypatch.setattr(roofline.ctypes, "CDLL", lambda _: Library())
+    assert roofline.keep_memory()
+    assert asked == [(-4, 0), (-1, 2**31 - 1)]
+    monkeypatch.setattr(roofline.ctypes, "CDLL", lambda _: object())
+    assert not roofline.keep_memory()
+
+
 def test_the_machine_computes_and_copies():
     peak, bandwidth = roofline.machine(side=64, numbers=2**12)
     assert peak > 1e6

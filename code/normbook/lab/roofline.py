@@ -3,6 +3,7 @@
 Counts do not depend on the machine. Clocks do: their cells are not compared with a recording.
 """
 
+import ctypes
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -57,6 +58,20 @@ def fastest(calls: dict[Any, Callable[[], Any]], repeats: int = 30) -> dict[Any,
             call()
             seconds[name].append(time.perf_counter() - start)
     return {name: min(values[2:]) for name, values in seconds.items()}
+
+
+def keep_memory() -> bool:
+    """Ask the C library to keep what is freed, and say whether it will (glibc does, others do not).
+
+    By default it hands large tensors back to the system, and the next one costs a page fault every
+    4 KB, which can take longer than a norm. It holds until the process ends.
+    """
+    max_mapped, trim_threshold = -4, -1  # names of the options in malloc.h
+    try:
+        set_option = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):
+        return False
+    return bool(set_option(max_mapped, 0) and set_option(trim_threshold, 2**31 - 1))
 
 
 def machine(side: int = 512, numbers: int = 2**22) -> tuple[float, float]:
