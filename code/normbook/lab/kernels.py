@@ -124,7 +124,8 @@ class _FusedNorm(torch.autograd.Function):
             pointers = [x if value is None else value for value in (weight, bias)]
             statistics = [x if mean is None else mean, inverse]
             launch = _kernels().norm_forward[(rows,)]
-            launch(x, *pointers, y, *statistics, width, EPS=eps, **settings)
+            with torch.cuda.device_of(x):  # of several GPUs, the one that holds x
+                launch(x, *pointers, y, *statistics, width, EPS=eps, **settings)
         ctx.save_for_backward(x, weight, mean, inverse)
         ctx.settings, ctx.bias_dtype = settings, None if bias is None else bias.dtype
         return y.reshape(input.shape)
@@ -141,7 +142,8 @@ class _FusedNorm(torch.autograd.Function):
         if rows:
             pointers = [x if value is None else value for value in (weight, mean)]
             launch = _kernels().norm_backward[(programs,)]
-            launch(grad_y, x, *pointers, inverse, grad_x, *sums, rows, width, **ctx.settings)
+            with torch.cuda.device_of(x):
+                launch(grad_y, x, *pointers, inverse, grad_x, *sums, rows, width, **ctx.settings)
         grad_weight, grad_bias = sums.sum(1)
         return (
             grad_x.reshape(grad.shape),
@@ -241,8 +243,9 @@ def benchmark(
 
     Without a GPU it says so in one line and returns an empty list.
     """
-    if timer is None and not (kernels_available().can_run and torch.cuda.is_available()):
-        print(f"No benchmark here: it needs a GPU and Triton. {kernels_available().reason}.")
+    available = kernels_available()
+    if timer is None and (not available.can_run or _interpreted()):
+        print(f"No benchmark here: it needs a GPU and Triton. {available.reason}.")
         return []
     if timer is None:
         from triton.testing import do_bench as timer
