@@ -9,7 +9,7 @@ TEST := NORMBOOK_STRICT=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --di
 NBVAL := --nbval --nbval-current-env
 
 .DEFAULT_GOAL := help
-.PHONY: help book test record serve clean test-portable mutants bench
+.PHONY: help book test record serve clean test-portable test-kernels mutants bench
 
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -33,7 +33,7 @@ serve: book ## build, then serve the pages on this machine
 	$(BIN)/python -m http.server 8000 --bind 127.0.0.1 --directory _build/html
 
 clean: ## remove the built pages and the environment; the recorded results stay
-	rm -rf _build .venv $(CLAIMS) .pytest_cache .ruff_cache .hypothesis
+	rm -rf _build .venv $(KERNELS) $(CLAIMS) .pytest_cache .ruff_cache .hypothesis
 
 SETTINGS := ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 NORMBOOK_THREADS=2,OMP_WAIT_POLICY=passive \
   $(if $(shell grep -m1 -o avx512f /proc/cpuinfo),ATEN_CPU_CAPABILITY=avx512) \
@@ -45,6 +45,15 @@ test-portable: $(READY) $(CLAIMS) ## run every notebook on other instruction set
 	  echo "== $$setting"; \
 	  env $$(echo $$setting | tr , ' ') $(TEST) $$at_once $(NBVAL) book || exit 1; done
 
+KERNELS := .venv-kernels
+TEST_KERNELS := PYTHONPATH=code TRITON_DEFAULT_FP_FUSION=1 OMP_NUM_THREADS=1 \
+  $(KERNELS)/bin/python -m pytest -q tests/test_lab_kernels.py
+
+test-kernels: $(KERNELS)/.ready ## check the Triton kernels on the CPU, and on a GPU if there is one
+	TRITON_INTERPRET=1 $(TEST_KERNELS)
+	@! $(KERNELS)/bin/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' \
+	  || $(TEST_KERNELS)
+
 mutants: $(READY) ## change the engine in 300 places, one at a time: does a test notice?
 	OMP_NUM_THREADS=1 $(BIN)/python tests/mutants.py
 
@@ -54,6 +63,16 @@ bench: $(READY) ## time the engine's layers beside PyTorch's
 
 $(CLAIMS): book/claims.yml book/references.bib $(READY)
 	$(BIN)/python -m normbook.press.ledger
+
+# Triton is large and for this one test, so it lives apart, and borrows all else from .venv.
+$(KERNELS)/.ready: pyproject.toml $(READY)
+	$(BIN)/python -m venv $(KERNELS)
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
+	  $$($(KERNELS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/book.pth
+	$(KERNELS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps $$( \
+	  $(BIN)/python -c 'import tomllib; settings = tomllib.load(open("pyproject.toml", "rb")); \
+	  print(*settings["project"]["optional-dependencies"]["kernels"])')
+	touch $@
 
 $(READY): requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

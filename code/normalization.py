@@ -36,6 +36,7 @@ from normbook.engine.clipping import (
 # §11 The same function with fewer norms
 from normbook.engine.folding import (
     center_writes,  # a Pre-LN Transformer as a Pre-RMSNorm one
+    deferred_rms_linear,  # RMSNorm and a linear layer, divided after the product
     fold_batch_norm,  # into the layer before it
     fold_norm_affine,  # gain and bias into the layers that read the norm
     fold_weight_norm,  # length and direction to one weight
@@ -221,6 +222,7 @@ __all__ = [  # noqa: RUF022 (in the order of the chapters)
     "variance_gain",
     # §11 Engineering
     "center_writes",
+    "deferred_rms_linear",
     "fold_batch_norm",
     "fold_norm_affine",
     "fold_weight_norm",

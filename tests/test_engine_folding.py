@@ -4,7 +4,14 @@ import copy
 
 import pytest
 import torch
-from engine_helpers import assert_close, normal, randomize, refused
+from engine_helpers import (
+    assert_close,
+    assert_transforms,
+    gradients,
+    normal,
+    randomize,
+    refused,
+)
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize
 
@@ -230,5 +237,81 @@ BAD = [
 
 @refused(BAD)
 def test_bad_input_is_refused(call, error, match):
+    with pytest.raises(error, match=match):
+        call()
+
+
+# --- A division after the product ---
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("eps", [None, 0.0, 0.1])
+@pytest.mark.parametrize("shape", [(4,), (3, 4), (2, 3, 4)])
+def test_deferred_rms_linear(bias, eps, shape):
+    values = [normal(*shape, scale=1e-8 if eps is None else 1.0), normal(6, 4, seed=1)]
+    values += [normal(6, seed=2)] if bias else []
+    leaves = [[value.clone().requires_grad_() for value in values] for _ in range(2)]
+    deferred = nz.deferred_rms_linear(*leaves[0], eps=eps)
+    x, *layer = leaves[1]
+    plain = nn.functional.linear(nz.rms_norm(x, 4, eps=eps), *layer)
+    assert_close(deferred, plain)
+    for actual, expected in zip(
+        gradients(deferred, leaves[0]), gradients(plain, leaves[1]), strict=True
+    ):
+        scale = max(1.0, expected.abs().max().item())
+        assert_close(actual / scale, expected / scale, 1e-11)
+
+
+def test_deferred_rms_linear_reads_a_folded_gain():
+    norm, linear = randomize(nz.RMSNorm(4)).double(), nn.Linear(4, 6).double()
+    _, folded = nz.fold_norm_affine(norm, linear)
+    x = normal(3, 4)
+    assert_close(nz.deferred_rms_linear(x, folded.weight, folded.bias), linear(norm(x)))
+
+
+def test_deferred_rms_linear_under_transforms():
+    rows = [normal(3, 5, seed=1), normal(3, 6, 5, seed=2), normal(3, 6, seed=3)]
+    assert_transforms(lambda x, weight, bias: nz.deferred_rms_linear(x, weight, bias, 0.1), *rows)
+
+
+def test_deferred_rms_linear_overflows_where_the_norm_before_it_does_not():
+    x = torch.full((1, 64), 2048.0, dtype=torch.float16)
+    weight = torch.ones(1, 64, dtype=torch.float16)
+    assert nz.deferred_rms_linear(x, weight, eps=1e-5).isinf().all()
+    small = nz.deferred_rms_linear(x / 1024, weight.float(), weight[:, 0].float(), eps=1e-5)
+    assert small.dtype == torch.float16
+    assert_close(small, torch.full((1, 1), 65.0, dtype=torch.float16), 1e-3)
+    before = nn.functional.linear(nz.rms_norm(x, 64, eps=1e-5), weight)
+    assert_close(before, torch.full((1, 1), 64.0, dtype=torch.float16), 1e-3)
+
+
+@refused(
+    [
+        (lambda: nz.deferred_rms_linear(normal(3, 4), normal(6, 5)), ValueError, "weight must be"),
+        (lambda: nz.deferred_rms_linear(normal(3, 4), normal(4)), ValueError, "weight must be"),
+        (
+            lambda: nz.deferred_rms_linear(torch.tensor(1.0), normal(4, 1)),
+            ValueError,
+            "weight must be",
+        ),
+        (
+            lambda: nz.deferred_rms_linear(normal(3, 4), normal(6, 4), normal(5)),
+            ValueError,
+            "bias must have shape",
+        ),
+        (
+            lambda: nz.deferred_rms_linear(normal(3, 4), normal(6, 4).float()),
+            TypeError,
+            "weight must have the input's dtype",
+        ),
+        (lambda: nz.deferred_rms_linear([1.0], normal(6, 1)), TypeError, "input must be a tensor"),
+        (
+            lambda: nz.deferred_rms_linear(normal(3, 4), normal(6, 4), eps=-1.0),
+            ValueError,
+            "eps must be",
+        ),
+    ]
+)
+def test_deferred_rms_linear_refuses_what_does_not_fit(call, error, match):
     with pytest.raises(error, match=match):
         call()

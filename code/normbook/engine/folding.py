@@ -8,11 +8,19 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.utils import parametrize
 
 from normbook.engine.batch_norms import BatchNorm
+from normbook.engine.checks import (
+    computation_dtype,
+    require_floating,
+    require_number,
+    require_parameter,
+)
 from normbook.engine.layers import LayerNorm, RMSNorm
 from normbook.engine.residuals import TransformerBlock
+from normbook.engine.shared import mean_square
 
 Layer = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
 FOLDABLE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -106,6 +114,42 @@ def fold_norm_affine(norm: nn.Module, *linears: nn.Linear) -> tuple[nn.Module, .
     else:
         plain = RMSNorm(shape, norm.eps, elementwise_affine=False)
     return (plain.train(norm.training), *layers)
+
+
+def deferred_rms_linear(
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, eps: float | None = None
+) -> Tensor:
+    r"""Apply a linear layer to the RMS-normalized input, but divide after the product.
+
+    $$y = \frac{W x}{\sqrt{\mathrm{E}[x^2] + \epsilon}} + b$$
+
+    The division is one number a row, and goes through the product. So the product need not wait for
+    it. Fold a gain into W first, with `fold_norm_affine`. `eps=None` is as in `rms_norm`.
+
+    The product of half-precision inputs is rounded, and may overflow, before it is divided.
+
+    Shapes: input [..., in]; weight [out, in]; bias [out]; output [..., out].
+
+    Raises: ValueError on shapes that do not fit or negative eps; TypeError on a dtype that the rule
+    of `shared` excludes.
+
+    Source: Graef et al. 2024 (arXiv 2407.09577), Fig. 1.
+    """
+    require_floating("input", input)
+    require_floating("weight", weight)
+    if input.dim() < 1 or weight.dim() != 2 or weight.shape[1] != input.shape[-1]:
+        raise ValueError(
+            "weight must be [out, in] with in the input's last axis, "
+            f"got {tuple(weight.shape)} for an input {tuple(input.shape)}"
+        )
+    require_parameter("weight", weight, weight.shape, input)
+    require_parameter("bias", bias, weight.shape[:1], input)
+    dtype = computation_dtype(input)
+    eps = torch.finfo(dtype).eps if eps is None else eps
+    require_number("eps", eps, low=0)
+    product = F.linear(input, weight.to(input.dtype)).to(dtype)
+    output = product * torch.rsqrt(mean_square(input.to(dtype), (-1,)) + eps)
+    return (output if bias is None else output + bias.to(dtype)).to(input.dtype)
 
 
 def center_writes(

@@ -1,0 +1,104 @@
+"""Operations are counted as by hand, clocks rank what differs tenfold, and compiling may fail."""
+
+import pytest
+import torch
+
+from normbook.lab import dispatch, roofline
+
+ROWS, WIDTH = 16, 32
+
+
+@pytest.fixture
+def x():
+    return torch.randn(ROWS, WIDTH, dtype=torch.float64)
+
+
+def count(call):
+    return roofline.operations(dispatch.record(call))
+
+
+def test_elementwise_operators_count_what_they_write(x):
+    assert count(lambda: (x + 1) * x) == 2 * ROWS * WIDTH
+
+
+def test_reductions_count_what_they_read(x):
+    assert count(lambda: x.mean(-1)) == ROWS * WIDTH
+
+
+def test_a_square_root_a_row_is_a_square_root_a_row(x):
+    assert count(lambda: torch.rsqrt(x[:, :1])) == ROWS
+
+
+def test_a_fused_multiply_and_add_counts_twice(x):
+    assert count(lambda: torch.addcmul(x, x, x)) == 2 * ROWS * WIDTH
+
+
+def test_copies_are_no_arithmetic(x):
+    assert count(lambda: x.clone()) == 0
+
+
+def test_single_precision_has_four_bytes(x):
+    single = x.float()
+    found = dispatch.record(lambda: single * single)
+    assert roofline.operations(found, bytes_each=4) == ROWS * WIDTH
+
+
+def test_an_operator_of_unknown_cost_is_refused(x):
+    with pytest.raises(ValueError, match="'mm'"):
+        count(lambda: x @ x.T)
+
+
+def test_the_first_two_calls_do_not_count(monkeypatch):
+    now, costs = [0.0], iter([0.5, 0.5, 3.0, 1.0, 2.0])
+    monkeypatch.setattr(roofline.time, "perf_counter", lambda: now[0])
+
+    def slow():
+        now[0] += next(costs)
+
+    found = roofline.fastest({"slow": slow, "fast": lambda: None}, repeats=3)
+    assert found == {"slow": 1.0, "fast": 0.0}
+
+
+def test_no_repeats_are_refused():
+    with pytest.raises(ValueError, match="repeats must be at least 1"):
+        roofline.fastest({}, repeats=0)
+
+
+def test_memory_is_kept_where_the_library_can(monkeypatch):
+    asked = []
+
+    class Library:
+        def mallopt(self, *option):
+            asked.append(option)
+            return 1
+
+    monkeypatch.setattr(roofline.ctypes, "CDLL", lambda _: Library())
+    assert roofline.keep_memory()
+    assert asked == [(-4, 0), (-1, 2**31 - 1)]
+    monkeypatch.setattr(roofline.ctypes, "CDLL", lambda _: object())
+    assert not roofline.keep_memory()
+
+
+def test_the_machine_computes_and_copies():
+    peak, bandwidth = roofline.machine(side=64, numbers=2**12)
+    assert peak > 1e6
+    assert bandwidth > 1e6
+
+
+def test_a_failure_to_compile_is_one_line(monkeypatch, capsys, x):
+    def fail(*_, **__):
+        raise RuntimeError("no compiler\nanywhere")
+
+    monkeypatch.setattr(torch, "compile", fail)
+    assert roofline.compiled(torch.sin, x) == (None, 0)
+    said = capsys.readouterr().out
+    assert said.count("\n") == 1
+    assert "C++ compiler" in said
+
+
+def test_kernels_are_counted_in_the_generated_code():
+    code = "\ncpp_fused_mul_0 = async_compile.cpp_pybinding(\ntriton_fused_x = 1\n"
+    assert len(roofline.KERNEL.findall(code)) == 1
+    assert (
+        len(roofline.KERNEL.findall(code + "\ntriton_per_fused_a_1 = async_compile.triton(")) == 2
+    )
