@@ -9,7 +9,7 @@ TEST := NORMBOOK_STRICT=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --di
 NBVAL := --nbval --nbval-current-env
 
 .DEFAULT_GOAL := help
-.PHONY: help book test record serve clean test-portable mutants bench
+.PHONY: help book test record serve clean test-portable mutants bench status
 
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -47,6 +47,9 @@ test-portable: $(READY) $(CLAIMS) ## run every notebook on other instruction set
 
 mutants: $(READY) ## change the engine in 300 places, one at a time: does a test notice?
 	OMP_NUM_THREADS=1 $(BIN)/python tests/mutants.py
+
+status: $(READY) ## run each chapter once and write how long it takes, for the status page
+	$(BIN)/python -m normbook.press.timings
 
 bench: $(READY) ## time the engine's layers beside PyTorch's
 	MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=8589934592 \
