@@ -1,4 +1,4 @@
-"""What the pages around the chapters are made of: corrections, status, and each figure's download."""
+"""What surrounds the chapters: their heads, corrections, status, and each figure's download."""
 
 import html
 import re
@@ -106,11 +106,10 @@ class Status(Printed):
         book = Book()
         self.watch(book)
         times = load()
-        head = ["page", "cells", "figures", "exercises", *STATUSES, "✓", "seconds"]
+        head = ["page", "seconds", "cells", "figures", "exercises", *STATUSES, "✓"]
         rows = [status_row(book, page, times) for page in book.chapters]
-        total = ["all", *(str(sum(int(row[i]) for row in rows)) for i in range(1, len(head) - 1))]
-        seconds = [float(row[-1]) for row in rows if row[-1] != "–"]
-        rows.append([*total, f"{sum(seconds):.0f}"])
+        totals = [sum(int(row[i]) for row in rows if row[i] != "–") for i in range(1, len(head))]
+        rows.append(["all", *map(str, totals)])
         table = [f"| {' | '.join(row)} |" for row in (head, ["---", *["--:"] * 10], *rows)]
         return [*table, "", *taken(times)]
 
@@ -120,13 +119,13 @@ def status_row(book: Book, page, times: dict) -> list[str]:
     mine = [entry["status"] for entry in book.claims if home(book, entry) is page]
     seconds = times.get("chapters", {}).get(page.name, {}).get("processor")
     return [
-        f"{{doc}}`{page.name}`",
+        f"{{doc}}`{page.name}`" if page.number else f"{{doc}}`Cover <{page.name}>`",
+        "–" if seconds is None else f"{seconds:.0f}",
         str(len(code_cells(page.notebook))),
         str(len(figures_of(page))),
         str(page.text.count("{exercise-start}")),
         *(str(mine.count(status)) for status in STATUSES),
         str(sum(seen.passed for seen in measurements(page).values())),
-        "–" if seconds is None else f"{seconds:.0f}",
     ]
 
 
@@ -160,7 +159,7 @@ def add_offers(app: Sphinx, pagename: str, templatename: str, context: dict, doc
     """Offer the figures of a page for download."""
     if doctree is not None and "body" in context:
         name, address = licence((ROOT / "LICENSE-text.md").read_text(encoding="utf-8"))
-        context["body"] = offer_figures(context["body"], app.config.project, name, address)
+        context["body"] = offer_figures(context["body"], app.config.html_title, name, address)
 
 
 def setup(app: Sphinx) -> dict:

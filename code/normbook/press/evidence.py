@@ -6,7 +6,7 @@ from normbook.press.siblings import Book
 
 
 def sections(page: Page) -> list[tuple[int, str]]:
-    """Return where each labelled heading of a page begins (an index into its text) and its label."""
+    """Return where each labelled heading begins (an index into the page's text), and its label."""
     found, position, label = [], 0, ""
     for line in page.text.splitlines(keepends=True):
         if match := TARGET.match(line.rstrip("\n")):
@@ -19,9 +19,9 @@ def sections(page: Page) -> list[tuple[int, str]]:
     return found
 
 
-def section_at(page: Page, position: int) -> str:
-    """Return the label of the section that a position in a page's text belongs to, or ""."""
-    before = [label for start, label in sections(page) if start <= position]
+def section_at(found: list[tuple[int, str]], position: int) -> str:
+    """Return the label of the section, one of `sections`, that a position belongs to, or ""."""
+    before = [label for start, label in found if start <= position]
     return before[-1] if before else ""
 
 
@@ -39,15 +39,16 @@ def places(book: Book) -> dict[str, str]:
     A cell comes before a link, and the claim's own chapter before the others.
     """
     cells, links = {}, {}
+    parts = {page.name: sections(page) for page in book.chapters}
     for page in book.chapters:
         for match in CALL.finditer(page.text):
-            cells.setdefault(match[1], section_at(page, match.start()))
+            cells.setdefault(match[1], section_at(parts[page.name], match.start()))
     for entry in book.claims:
         own = home(book, entry)
         for page in ([own] if own else []) + book.chapters:
             at = page.text.find(f"<claim-{entry['id']}>")
             if at >= 0:
-                links.setdefault(entry["id"], section_at(page, at))
+                links.setdefault(entry["id"], section_at(parts[page.name], at))
         if own:
-            links.setdefault(entry["id"], section_at(own, len(own.text.split("\n## ")[0])))
+            links.setdefault(entry["id"], parts[own.name][0][1] if parts[own.name] else "")
     return {name: label for name, label in {**links, **cells}.items() if label}

@@ -1,4 +1,4 @@
-"""How long a chapter takes to read: counted from its text, so that nobody types a number that ages."""
+"""How long a chapter takes to read: counted, so that nobody types a number that ages."""
 
 import re
 
@@ -16,7 +16,7 @@ WORD = re.compile(r"[^\W\d_][\w'’-]*")
 
 
 def minutes(text: str) -> int:
-    """Return a chapter's reading time in minutes, rounded to five: words, formulas, figures, open code."""
+    """Return a chapter's reading time in minutes, to five: words, formulas, figures, open code."""
     text = FRONT_MATTER.sub("", text)
     cells = CELL.findall(text)
     prose = CELL.sub("", text)

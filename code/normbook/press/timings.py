@@ -43,7 +43,7 @@ def surroundings() -> dict:
 
 
 def run_time(page: Page) -> dict:
-    """Execute a chapter in a fresh kernel and return its seconds on the clock and on the processor."""
+    """Execute a chapter in a fresh kernel; return its seconds on the clock and on the processor."""
     begin, used = time.perf_counter(), processor_seconds()
     execute(page)
     return {
