@@ -9,7 +9,7 @@ TEST := NORMBOOK_STRICT=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --di
 NBVAL := --nbval --nbval-current-env
 
 .DEFAULT_GOAL := help
-.PHONY: help book test record serve clean test-portable mutants bench status
+.PHONY: help book test record serve clean test-portable mutants bench
 
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -48,6 +48,7 @@ test-portable: $(READY) $(CLAIMS) ## run every notebook on other instruction set
 mutants: $(READY) ## change the engine in 300 places, one at a time: does a test notice?
 	OMP_NUM_THREADS=1 $(BIN)/python tests/mutants.py
 
+.PHONY: status
 status: $(READY) ## run each chapter once and write how long it takes, for the status page
 	$(BIN)/python -m normbook.press.timings
 
