@@ -104,6 +104,11 @@ def test_a_cell_comes_before_a_link(claimed_book):
     assert places(Book(claimed_book.folder))["shown"] == "sec-second"
 
 
+def test_a_link_to_a_heading_with_a_formula_has_words_of_its_own(claimed_book):
+    edit(claimed_book.folder / "07-small.md", "## Second", "## 7.2 The rule $1/n$")
+    assert places(Book(claimed_book.folder))["shown"] == "§7.2 <sec-second>"
+
+
 def test_a_heading_without_a_label_belongs_to_the_one_before(claimed_book):
     page = claimed_book.pages["07-small"]
     found = sections(page)

@@ -34,7 +34,7 @@ def home(book: Book, entry: dict) -> Page | None:
 
 
 def places(book: Book) -> dict[str, str]:
-    """Return, for each claim that a chapter measures or links to, the label of that section.
+    """Return, by claim, what `{ref}` needs to link to the section that measures or mentions it.
 
     A cell comes before a link, and the claim's own chapter before the others.
     """
@@ -51,4 +51,14 @@ def places(book: Book) -> dict[str, str]:
                 links.setdefault(entry["id"], section_at(parts[page.name], at))
         if own:
             links.setdefault(entry["id"], parts[own.name][0][1] if parts[own.name] else "")
-    return {name: label for name, label in {**links, **cells}.items() if label}
+    both = {name: label for name, label in {**links, **cells}.items() if label}
+    return {name: target(book, label) for name, label in both.items()}
+
+
+def target(book: Book, label: str) -> str:
+    """Return a label for `{ref}`, with words of its own where the heading has a formula.
+
+    Sphinx shows a heading's formula raw in a link.
+    """
+    number, _, rest = book.labels[label].text.partition(" ")
+    return f"§{number} <{label}>" if "$" in rest else label
