@@ -14,7 +14,7 @@ from conftest import ROOT
 from nbclient import NotebookClient
 
 from normbook.press import extension, publish
-from normbook.press.pages import PressError
+from normbook.press.pages import PressError, figures_of
 from normbook.press.rules import paths_in
 from normbook.press.siblings import Book, code_cells
 from normbook.press.standalone import make_standalone
@@ -87,6 +87,25 @@ def test_figures_are_numbered_by_chapter(pages):
     captions = pages[HTML / "05-pre-vs-post-norm.html"].select("figcaption .caption-number")
     numbers = [caption.text.strip() for caption in captions]
     assert numbers == [f"Fig. 5.{count}" for count in range(1, len(numbers) + 1)]
+
+
+def test_every_figure_is_offered_with_its_licence(pages):
+    for chapter in Book().chapters:
+        page = pages[HTML / f"{chapter.name}.html"]
+        offers = page.select("figure .figure-offer a[download]")
+        assert [a["download"] for a in offers] == [f"{f['name']}.png" for f in figures_of(chapter)]
+
+
+def test_the_cover_counts_the_claims(pages):
+    last = pages[HTML / "index.html"].select(".ledger-counts tr")[-1]
+    assert last.get_text(" ", strip=True).split()[:2] == ["all", str(len(Book().claims))]
+
+
+def test_the_ledger_needs_no_script(pages):
+    claims = pages[HTML / "ledger.html"].select(".ledger .claim")
+    assert len(claims) == len(Book().claims)
+    assert not [claim for claim in claims if claim.has_attr("hidden")]
+    assert all(re.search(r"\bstatus-\w+", " ".join(claim["class"])) for claim in claims)
 
 
 def test_a_build_that_executes_fails(monkeypatch):

@@ -10,7 +10,8 @@ from docutils.statemachine import StringList
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from normbook.press.ledger import Measurement, measurements, sources
+from normbook.press.evidence import places
+from normbook.press.ledger import STATUSES, Measurement, measurements, sources
 from normbook.press.pages import BOOK, ROOT, Label
 from normbook.press.questions import (
     DECK,
@@ -140,17 +141,24 @@ class Ledger(SphinxDirective):
         for page in book.chapters:
             self.env.note_dependency(str(page.sibling))
             found |= measurements(page)
-        if self.arguments:
-            chosen = [e for e in book.claims if str(e["section"]) == self.arguments[0]]
-            lines = [line for entry in chosen for line in entry_lines(entry, found)]
-        else:
-            lines = summary_lines(book.claims, found)
+        if not self.arguments:
+            return [self.parsed("ledger-counts", summary_lines(book.claims, found))]
+        where = places(book)
+        chosen = [e for e in book.claims if str(e["section"]) == self.arguments[0]]
         container = nodes.container(classes=["ledger"])
-        self.state.nested_parse(StringList(lines, source="claims.yml"), 0, container)
+        for entry in chosen:
+            lines = entry_lines(entry, found, where)
+            container += self.parsed(f"claim status-{entry['status']}", lines)
         return [container]
 
+    def parsed(self, classes: str, lines: list[str]) -> nodes.container:
+        """Return MyST lines as nodes, in a box that the page's style and script can find."""
+        container = nodes.container(classes=classes.split())
+        self.state.nested_parse(StringList(lines, source="claims.yml"), 0, container)
+        return container
 
-def entry_lines(entry: dict, found: dict[str, Measurement]) -> list[str]:
+
+def entry_lines(entry: dict, found: dict[str, Measurement], where: dict[str, str]) -> list[str]:
     """Return one claim as MyST: a target, its id and status, the wording, what was measured."""
     name = entry["id"]
     lines = [f"(claim-{name})=", f"**{name}** · {entry['status']}", ""]
@@ -158,7 +166,8 @@ def entry_lines(entry: dict, found: dict[str, Measurement]) -> list[str]:
     if name in found:
         seen = found[name]
         mark = "✓" if seen.passed else "✗"
-        place = f"{{doc}}`measured there <{seen.page}>`"
+        label = where.get(name)
+        place = f"{{ref}}`{label}`" if label else f"{{doc}}`{seen.page}`"
         lines += ["", f"  {mark} {seen.measured}; {seen.expected} ({place})."]
     if sources(entry):
         lines += ["", f"  Source: {{cite:t}}`{','.join(sources(entry))}`."]
@@ -168,10 +177,11 @@ def entry_lines(entry: dict, found: dict[str, Measurement]) -> list[str]:
 def summary_lines(entries: list[dict], found: dict[str, Measurement]) -> list[str]:
     """Return a table: how many claims of each status the book has, and how many a cell checked."""
     rows = ["| status | claims | checked by a cell |", "|---|--:|--:|"]
-    for status in sorted({entry["status"] for entry in entries}):
+    for status in (status for status in STATUSES if any(e["status"] == status for e in entries)):
         names = [entry["id"] for entry in entries if entry["status"] == status]
         rows.append(f"| {status} | {len(names)} | {sum(name in found for name in names)} |")
-    return rows
+    checked = sum(entry["id"] in found for entry in entries)
+    return [*rows, f"| all | {len(entries)} | {checked} |"]
 
 
 class Questions(SphinxDirective):

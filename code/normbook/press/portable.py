@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import yaml
 
 from normbook.press.pages import TARGET, Label, Page, PressError, Reference
+from normbook.press.reading import about
 
 FENCE = re.compile(r"^(?P<fence>:{3,}|`{3,}|~{3,})\s*(?:\{(?P<name>[^}]*)\})?[ \t]*(?P<rest>.*)$")
 ROLE_OR_CODE = re.compile(
@@ -107,6 +108,10 @@ def convert_fence(match: re.Match, body: list[str], context: Context, line: int)
         return quote(f"**{heading}**\n\n{inside}")
     if name == "dropdown":
         return details(title, inside)
+    if name == "about":
+        return convert_prose(about(context.page.text, "\n".join(inner)), context, line)
+    if name == "ledger":
+        return convert_prose("{doc}`ledger`", context, line)
     if name in ("exercise", "exercise-start"):
         number = label_of(options.get("label", ""), context, line).text
         heading = f"**{number}**" + (f" ({title})" if title else "")
@@ -190,7 +195,8 @@ def convert_role(role: str, body: str, context: Context, line: int) -> str:
             context.refuse(line, f"the page {target!r} does not exist")
         return context.link(words or context.titles[name], name, "")
     if role == "term":
-        return f"*{words or target}*"
+        known = "glossary" in context.titles
+        return context.link(words or target, "glossary", "") if known else f"*{words or target}*"
     if role == "glue:text":
         key = body.rsplit(":", 1)[0] if ":" in body else body
         if key not in context.glued:

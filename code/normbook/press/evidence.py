@@ -1,0 +1,64 @@
+"""Where the book shows a claim: the section whose cell measures it, or whose text links to it."""
+
+from normbook.press.ledger import CALL
+from normbook.press.pages import HEADING, TARGET, Page
+from normbook.press.siblings import Book
+
+
+def sections(page: Page) -> list[tuple[int, str]]:
+    """Return where each labelled heading begins (an index into the page's text), and its label."""
+    found, position, label = [], 0, ""
+    for line in page.text.splitlines(keepends=True):
+        if match := TARGET.match(line.rstrip("\n")):
+            label = match[1]
+        elif HEADING.match(line) and label:
+            found.append((position, label))
+        if line.strip() and not TARGET.match(line.rstrip("\n")):
+            label = ""
+        position += len(line)
+    return found
+
+
+def section_at(found: list[tuple[int, str]], position: int) -> str:
+    """Return the label of the section, one of `sections`, that a position belongs to, or ""."""
+    before = [label for start, label in found if start <= position]
+    return before[-1] if before else ""
+
+
+def home(book: Book, entry: dict) -> Page | None:
+    """Return the chapter of a claim's section, if the book has it."""
+    number = str(entry["section"])
+    pages = [page for page in book.chapters if page.number == number or page.name == number]
+    cover = [page for page in book.chapters if number == "cover" and page.name == "index"]
+    return (pages + cover + [None])[0]
+
+
+def places(book: Book) -> dict[str, str]:
+    """Return, by claim, what `{ref}` needs to link to the section that measures or mentions it.
+
+    A cell comes before a link, and the claim's own chapter before the others.
+    """
+    cells, links = {}, {}
+    parts = {page.name: sections(page) for page in book.chapters}
+    for page in book.chapters:
+        for match in CALL.finditer(page.text):
+            cells.setdefault(match[1], section_at(parts[page.name], match.start()))
+    for entry in book.claims:
+        own = home(book, entry)
+        for page in ([own] if own else []) + book.chapters:
+            at = page.text.find(f"<claim-{entry['id']}>")
+            if at >= 0:
+                links.setdefault(entry["id"], section_at(parts[page.name], at))
+        if own:
+            links.setdefault(entry["id"], parts[own.name][0][1] if parts[own.name] else "")
+    both = {name: label for name, label in {**links, **cells}.items() if label}
+    return {name: target(book, label) for name, label in both.items()}
+
+
+def target(book: Book, label: str) -> str:
+    """Return a label for `{ref}`, with words of its own where the heading has a formula.
+
+    Sphinx shows a heading's formula raw in a link.
+    """
+    number, _, rest = book.labels[label].text.partition(" ")
+    return f"§{number} <{label}>" if "$" in rest else label
