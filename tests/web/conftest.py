@@ -52,6 +52,25 @@ def page(browser):
     context.close()
 
 
+FORMULAS = """async () => {
+  if (!document.querySelector("script[src*=mathjax]")) return;
+  while (!window.MathJax?.startup?.promise) await new Promise(done => setTimeout(done, 20));
+  await MathJax.startup.promise;
+}"""
+
+
+@pytest.fixture
+def visit(page, site):
+    """Open a page by its name, and wait until its formulas are drawn."""
+
+    def go(name: str):
+        page.goto((site / f"{name}.html").as_uri())
+        page.evaluate(FORMULAS)
+        return page
+
+    return go
+
+
 def watch(page) -> None:
     """Collect in `page.troubles` what goes wrong on a page, and let nothing out."""
     page.troubles = []
