@@ -6,6 +6,9 @@ process of their own (`make test-web`): playwright keeps an event loop running, 
 
 import os
 import shutil
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -25,6 +28,23 @@ def site() -> Path:
     if not (html / "index.html").exists():
         pytest.skip("no pages at _build/html: run `make book` first")
     return html
+
+
+@pytest.fixture(scope="session")
+def served(site) -> str:
+    """The address of a server on this machine that serves the pages."""
+    handler = partial(QuietHandler, directory=str(site))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    """Serves files and says nothing."""
+
+    def log_message(self, *unused):
+        pass
 
 
 @pytest.fixture(scope="session")
@@ -66,6 +86,7 @@ def visit(page, site):
     def go(name: str):
         page.goto((site / f"{name}.html").as_uri())
         page.evaluate(FORMULAS)
+        page.add_style_tag(content="* { transition: none !important; }")
         return page
 
     return go

@@ -15,6 +15,7 @@ from normbook.press.ledger import write_json
 from normbook.press.pages import ROOT, PressError
 from normbook.press.siblings import Book, dump, state
 from normbook.press.standalone import make_standalone
+from normbook.press.trim import trim
 
 BUILD = ROOT / "_build"
 HTML = BUILD / "html"
@@ -87,6 +88,7 @@ def finish(book: Book) -> None:
     for path in (HTML / "_static/mathjax").iterdir():
         if path.name not in MATHJAX_KEPT:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
+    trim(HTML, BUILD / "pictures")
 
 
 def main() -> int:

@@ -15,7 +15,7 @@ from PIL import Image
 from normbook.press.pages import PressError
 
 VENDOR = "_static/vendor/fontawesome"
-ICON = re.compile(r'<(i|span) class="([^"]*\bfa-[^"]*)"([^>]*)></\1>')
+ICON = re.compile(r'<(i|span) class="((?:theme-switch )?fa[\w-]* [^"]*)"([^>]*)></\1>')
 STYLES = ("fa-solid", "fas", "fa-lg")  # how an icon is drawn, not which one it is
 GLYPH = re.compile(r"[\uf000-\uf8ff]|\\f[0-9a-f]{3}")
 CSS = """\
@@ -52,12 +52,15 @@ def trim(html: Path, kept: Path) -> None:
     pictures = shrink_pictures(html / "_images", kept)
     for path in html.rglob("*.html"):
         text = path.read_text(encoding="utf-8")
+        if VENDOR not in text:
+            continue  # an earlier build left it, and did this then
         text = ICON.sub(lambda match: draw_icon(script, match), text)
         text = ICONS_LINK.sub(r'\1_static/icons.css"', USELESS.sub("", text))
         text = PICTURE.sub(lambda match: pictures.get(match[0], match[0]), text)
         path.write_text(label_parts(text), encoding="utf-8")
     write_font(html / "_static", vendor / "webfonts/fa-solid-900.ttf")
     (html / "_static/icons.css").write_text(CSS, encoding="utf-8")
+    write_options(html / "_static/documentation_options.js")
     for path in [*html.glob("_static/**/*.map"), *html.glob("_static/sphinx-thebe.*")]:
         path.unlink()
     shutil.rmtree(html / "_static/locales", ignore_errors=True)  # the theme's words, untranslated
@@ -92,6 +95,13 @@ def write_font(static: Path, font: Path) -> None:
         chosen.populate(unicodes=[int(g[1:], 16) if len(g) > 1 else ord(g) for g in glyphs])
         chosen.subset(loaded)
         subset.save_font(loaded, str(static / "icons.woff"), options)
+
+
+def write_options(path: Path) -> None:
+    """Let the search show lines of the pages it found only where it can fetch them."""
+    wanted = 'SHOW_SEARCH_SUMMARY: location.protocol !== "file:"'
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace("SHOW_SEARCH_SUMMARY: true", wanted), encoding="utf-8")
 
 
 def shrink_pictures(images: Path, kept: Path) -> dict[str, str]:
