@@ -12,7 +12,7 @@ from jupyter_cache import get_cache
 
 from normbook.press.extension import NOTEBOOKS
 from normbook.press.ledger import write_json
-from normbook.press.pages import ROOT, PressError
+from normbook.press.pages import ROOT, PressError, write_whole
 from normbook.press.siblings import Book, dump, state
 from normbook.press.standalone import make_standalone
 from normbook.press.trim import trim
@@ -40,7 +40,7 @@ def refresh(book: Book) -> None:
         raise PressError("\n".join(f"chapter {name} is stale: make record" for name in stale))
     for name, (kind, sibling) in states.items():
         if kind == "prose":
-            book.pages[name].sibling.write_text(dump(sibling), encoding="utf-8")
+            write_whole(book.pages[name].sibling, dump(sibling))
             print(f"refreshed the words of {name}")
 
 
