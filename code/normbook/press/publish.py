@@ -6,6 +6,7 @@ Nothing is executed. A chapter whose code moved on without being recorded stops 
 import shutil
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 from jupyter_cache import get_cache
@@ -54,6 +55,21 @@ def prime(book: Book) -> None:
         )
 
 
+@contextmanager
+def alone():
+    """Wait until no other build writes to the same folder."""
+    import fcntl
+
+    BUILD.mkdir(exist_ok=True)
+    with (BUILD / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("another build is running here: waiting for it", flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def build() -> None:
     """Run Jupyter Book. Raises `PressError` on any warning, or when it executed a chapter."""
     executed = False
@@ -95,11 +111,12 @@ def main() -> int:
     """Build the book and say where it is."""
     book = Book()
     try:
-        write_json(book.claims)
-        refresh(book)
-        prime(book)
-        build()
-        finish(book)
+        with alone():
+            write_json(book.claims)
+            refresh(book)
+            prime(book)
+            build()
+            finish(book)
     except PressError as error:
         print(f"\n{error}", file=sys.stderr)
         return 1
