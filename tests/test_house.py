@@ -16,6 +16,7 @@ MAY_IMPORT = {
     "lab": {"torch", "numpy", "matplotlib", "sklearn", "IPython", "normalization", "normbook.lab"},
     "press": {
         *("docutils", "sphinx", "myst_nb", "nbformat", "nbclient", "jupyter_cache", "pybtex"),
+        *("jupyter_client", "fontTools", "PIL"),
         *("yaml", "normbook.press"),
     },
 }

@@ -126,7 +126,11 @@ def shrink_pictures(images: Path, kept: Path) -> dict[str, str]:
 
 
 def label_parts(text: str) -> str:
-    """Return a page with what the theme leaves out: a role for the side, no wait for formulas."""
+    """Return a page with what the theme leaves out: a role for the side, no wait for formulas.
+
+    A list of references is none to a screen reader: targets of links stand between its entries.
+    """
     side = '<div class="bd-sidebar-primary bd-sidebar'
     text = text.replace(side, f'<div role="navigation" aria-label="The book" {side[5:]}')
+    text = text.replace('<div role="list" class="citation-list">', '<div class="citation-list">')
     return re.sub(r'<script defer="defer" (src="[^"]*mathjax/)', r'<script async="async" \1', text)
