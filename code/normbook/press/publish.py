@@ -3,6 +3,7 @@
 Nothing is executed. A chapter whose code moved on without being recorded stops the build.
 """
 
+import hashlib
 import shutil
 import subprocess
 import sys
@@ -53,6 +54,17 @@ def prime(book: Book) -> None:
         cache.cache_notebook_file(
             page.sibling, uri=str(page.source), check_validity=False, overwrite=True
         )
+
+
+def forget_old_pages() -> None:
+    """Remove the pages that another press made: they would stand beside those of this one."""
+    sources = [*Path(__file__).parent.glob("*.py"), ROOT / "_config.yml"]
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(sources))).hexdigest()
+    stamp = HTML / ".press"
+    if not stamp.exists() or stamp.read_text(encoding="utf-8") != digest:
+        shutil.rmtree(HTML, ignore_errors=True)
+        HTML.mkdir(parents=True)
+        stamp.write_text(digest, encoding="utf-8")
 
 
 @contextmanager
@@ -115,6 +127,7 @@ def main() -> int:
             write_json(book.claims)
             refresh(book)
             prime(book)
+            forget_old_pages()
             build()
             finish(book)
     except PressError as error:
