@@ -6,10 +6,15 @@ READY := .venv/.ready
 CLAIMS := code/normbook/lab/claims.json
 # One thread each: two notebooks run side by side, and small models run faster so.
 TEST := NORMBOOK_STRICT=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile
-NBVAL := --nbval --nbval-current-env
+NBVAL := --nbval --nbval-current-env --ignore tests/web
+# In a process of its own: the browser's driver and the notebooks each want the event loop.
+WEB := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 tests/web
+VERSIONS := pinned
+ALONE_PYTHON := $(BIN)/python
 
 .DEFAULT_GOAL := help
-.PHONY: help book test record serve clean test-portable test-kernels mutants bench
+.PHONY: help book test record status serve clean test-portable test-kernels test-alone test-web \
+  gpu-check links report mutants bench
 
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -24,6 +29,8 @@ test: $(READY) $(CLAIMS) ## check the code, the book's rules, and every result b
 	$(TEST) $(NBVAL) tests book
 	@echo "Once more, with every initial weight changed by a relative 1e-12: no printed digit may move"
 	NORMBOOK_PERTURB=1e-12 $(TEST) $(NBVAL) book
+	@echo "A few pages in a browser, if there is one (make test-web: all of them)"
+	$(WEB)
 
 record: $(READY) ## execute the chapters that changed and keep what they print (ALL=1: all of them)
 	$(BIN)/python -m normbook.press.record $(if $(ALL),--all)
@@ -39,11 +46,29 @@ SETTINGS := ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 NORMBOOK_THREAD
   $(if $(shell grep -m1 -o avx512f /proc/cpuinfo),ATEN_CPU_CAPABILITY=avx512) \
   MKL_CBWR=COMPATIBLE,ONEDNN_MAX_CPU_ISA=SSE41
 
-test-portable: $(READY) $(CLAIMS) ## run every notebook on other instruction sets and thread counts
+test-web: book ## look at every page in a browser: narrow, wide, light, dark, and with axe
+	NORMBOOK_WEB=all $(WEB)
+
+test-alone: $(READY) ## run the downloads with only torch, matplotlib, scikit-learn, ipykernel
+	$(BIN)/python tests/alone.py --versions $(VERSIONS) --python $(ALONE_PYTHON)
+
+test-portable: $(READY) $(CLAIMS) ## run all notebooks on other instruction sets, threads, and alone
 	@for setting in $(SETTINGS); do \
 	  case $$setting in NORMBOOK_THREADS=*) at_once="-n 1";; *) at_once=;; esac; \
 	  echo "== $$setting"; \
 	  env $$(echo $$setting | tr , ' ') $(TEST) $$at_once $(NBVAL) book || exit 1; done
+	$(MAKE) --no-print-directory test-alone
+
+gpu-check: $(READY) $(CLAIMS) ## on a machine with a CUDA GPU: unit tests and all notebooks on it
+	@$(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || { \
+	  echo "gpu-check needs a CUDA GPU and the CUDA build of PyTorch; here is none"; exit 1; }
+	NORMBOOK_DEVICE=cuda CUBLAS_WORKSPACE_CONFIG=:4096:8 $(TEST) -n 1 $(NBVAL) tests book
+
+links: ## ask every address that the book names whether it is still there (needs the network)
+	$(PYTHON) tests/links.py
+
+report: $(READY) ## print what an issue about a number needs: versions, processor, settings
+	@$(BIN)/python tests/report.py
 
 KERNELS := .venv-kernels
 TEST_KERNELS := PYTHONPATH=code TRITON_DEFAULT_FP_FUSION=1 OMP_NUM_THREADS=1 \

@@ -19,6 +19,7 @@ MAY_IMPORT = {
     },
     "press": {
         *("docutils", "sphinx", "myst_nb", "nbformat", "nbclient", "jupyter_cache", "pybtex"),
+        *("jupyter_client", "fontTools", "PIL"),
         *("yaml", "genanki", "normbook.press"),
     },
 }

@@ -34,9 +34,11 @@ def repository(root: Path = ROOT) -> str | None:
     """Return "owner/name" of the book on GitHub, from the hosting CI or git's `origin`, or None."""
     if os.environ.get("GITHUB_REPOSITORY"):
         return os.environ["GITHUB_REPOSITORY"]
-    answer = subprocess.run(
-        ["git", "-C", str(root), "remote", "get-url", "origin"], capture_output=True, text=True
-    )
+    command = ["git", "-C", str(root), "remote", "get-url", "origin"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True)
+    except OSError:  # no git here: a downloaded copy
+        return None
     match = GITHUB.search(answer.stdout.strip())
     return match[1] if match else None
 

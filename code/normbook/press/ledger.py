@@ -11,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from normbook.press.pages import BOOK, ROOT, Page, PressError, load_references
+from normbook.press.pages import BOOK, ROOT, Page, PressError, load_references, write_whole
 
 CLAIMS_JSON = ROOT / "code/normbook/lab/claims.json"
 CALL = re.compile(r"""\bclaim\(\s*["']([\w-]+)["']""")
@@ -122,7 +122,9 @@ def claims_hash(page: Page, entries: list[dict]) -> str:
 
 def write_json(entries: list[dict], path: Path = CLAIMS_JSON) -> None:
     """Write the entries where `normbook.lab.claims` reads them."""
-    path.write_text(json.dumps(entries, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    text = json.dumps(entries, ensure_ascii=False, indent=1) + "\n"
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        write_whole(path, text)
 
 
 if __name__ == "__main__":

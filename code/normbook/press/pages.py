@@ -1,5 +1,6 @@
 """Where the book's pages are, and what each of them offers to be linked to."""
 
+import os
 import re
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -7,7 +8,11 @@ from pathlib import Path
 
 import nbformat
 import yaml
-from myst_nb.core.read import is_myst_markdown_notebook, read_myst_markdown_notebook
+from myst_nb.core.read import (
+    MystMetadataParsingError,
+    is_myst_markdown_notebook,
+    read_myst_markdown_notebook,
+)
 from pybtex.database import parse_file
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -17,11 +22,24 @@ TARGET = re.compile(r"^\(([\w-]+)\)=\s*$")
 HEADING = re.compile(r"^(#+)\s+(.*?)\s*$")
 EQUATION_LABEL = re.compile(r"\$\$\s*\(([\w-]+)\)\s*$", re.M)
 EXERCISE = re.compile(r"^[`:~]{3,}\{exercise(?:-start)?\}\s*(.*)$")
+CODE_FENCE = re.compile(r"^(`{3,}|~{3,})(.*)$")
 LABEL_OPTION = re.compile(r"^:label:\s*([\w-]+)\s*$")
 
 
 class PressError(ValueError):
     """The book cannot be made as it stands; the message says which file and why."""
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that it holds the old text or the new, whenever one is interrupted."""
+    half = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        half.write_text(text, encoding="utf-8")
+        os.replace(half, path)
+    except OSError as error:
+        raise PressError(f"cannot write {path}: {error.strerror}") from error
+    finally:
+        half.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
@@ -64,7 +82,12 @@ class Page:
     @cached_property
     def notebook(self) -> nbformat.NotebookNode:
         """The page as MyST-NB reads it: the same cells that the build will look for."""
-        return read_myst_markdown_notebook(self.text, add_source_map=True, path=self.source)
+        try:
+            return read_myst_markdown_notebook(self.text, add_source_map=True, path=self.source)
+        except MystMetadataParsingError as error:
+            line = re.search(r"at line (\d+)", str(error))
+            place = f"{self.source.name}:{line[1] if line else 1}"
+            raise PressError(f"{place}: the cell's options cannot be read as YAML") from error
 
     @cached_property
     def title(self) -> str:
@@ -86,7 +109,45 @@ def load_pages(book: Path = BOOK) -> dict[str, Page]:
     for part in toc.get("parts", [toc]):
         names += [entry["file"] for entry in part.get("chapters", [])]
     paths = [book / f"{name}.md" for name in names]
-    return {path.stem: Page(path, path.read_text(encoding="utf-8")) for path in paths}
+    pages = {path.stem: Page(path, path.read_text(encoding="utf-8")) for path in paths}
+    for page in pages.values():
+        check_head(page)
+        check_fences(page)
+    return pages
+
+
+def check_head(page: Page) -> None:
+    """Raise `PressError` for a head that is no YAML: the page would pass as one without code."""
+    lines = page.text.splitlines()
+    if not lines or lines[0].strip() != "---":
+        return
+    end = next((at for at, line in enumerate(lines[1:], 1) if line.strip() == "---"), None)
+    if end is None:
+        raise PressError(f"{page.source.name}:1: the head's --- is never closed")
+    try:
+        yaml.safe_load("\n".join(lines[1:end]))
+    except yaml.YAMLError as error:
+        line = error.problem_mark.line + 2 if getattr(error, "problem_mark", None) else 1
+        place = f"{page.source.name}:{line}"
+        raise PressError(f"{place}: the head cannot be read as YAML") from error
+
+
+def check_fences(page: Page) -> None:
+    """Raise `PressError` for a cell or a block of code that is never closed."""
+    fence, opened = "", 0
+    for number, line in enumerate(page.text.splitlines(), 1):
+        match = CODE_FENCE.match(line)
+        if not match:
+            continue
+        marks, rest = match.groups()
+        if not fence:
+            fence, opened = marks, number
+        elif not rest.strip() and marks.startswith(fence):
+            fence = ""
+        elif rest.startswith("{code-cell}") and marks == fence:
+            break  # within an open fence as long: the one before lacks its end
+    if fence:
+        raise PressError(f"{page.source.name}:{opened}: the fence is never closed")
 
 
 def collect_labels(pages: dict[str, Page]) -> dict[str, Label]:
@@ -95,9 +156,18 @@ def collect_labels(pages: dict[str, Page]) -> dict[str, Label]:
     for page in pages.values():
         for name, kind, text in labels_of(page):
             if name in labels:
-                raise PressError(f"{page.source.name}: the label {name!r} is used twice")
+                place = f"{page.source.name}:{last_line_of(page, name)}"
+                raise PressError(f"{place}: the label {name!r} is used twice")
             labels[name] = Label(page.name, kind, text)
     return labels
+
+
+def last_line_of(page: Page, label: str) -> int:
+    """Return the last line that gives something this label."""
+    name = re.escape(label)
+    gives = re.compile(rf"\({name}\)(?:=|\s*$)|^:label:\s*{name}\s*$|^\s*name:\s*{name}\s*$")
+    lines = [at for at, line in enumerate(page.text.splitlines(), 1) if gives.search(line)]
+    return lines[-1] if lines else 1
 
 
 def labels_of(page: Page):

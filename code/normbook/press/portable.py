@@ -149,7 +149,7 @@ def details(title: str, text: str) -> str:
 
 def convert_prose(text: str, context: Context, line: int) -> str:
     """Convert targets, comments, numbered equations and roles of running text."""
-    rows = []
+    rows, given = [], text
     for row in text.split("\n"):
         if target := TARGET.match(row):
             rows.append(f'<a id="{target[1]}"></a>\n')
@@ -160,13 +160,13 @@ def convert_prose(text: str, context: Context, line: int) -> str:
     def role(match: re.Match) -> str:
         if match["role"] is None:
             return match[0]
-        at = line + text[: match.start()].count("\n")
+        at = line + given[: max(given.find(match[0]), 0)].count("\n")
         return convert_role(match["role"], match["body"], context, at)
 
     converted = ROLE_OR_CODE.sub(role, text)
     bare = ROLE_OR_CODE.sub("", converted)
     if leftover := LEFTOVER.search(bare):
-        at = line + bare[: leftover.start()].count("\n")
+        at = line + given[: max(given.find(leftover[0].strip()), 0)].count("\n")
         context.refuse(at, f"cannot be read as plain Markdown: {leftover[0]!r}")
     return converted
 

@@ -3,9 +3,11 @@
 Nothing is executed. A chapter whose code moved on without being recorded stops the build.
 """
 
+import hashlib
 import shutil
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 from jupyter_cache import get_cache
@@ -13,10 +15,11 @@ from jupyter_cache import get_cache
 from normbook.press.anki import write_deck
 from normbook.press.extension import NOTEBOOKS
 from normbook.press.ledger import write_json
-from normbook.press.pages import ROOT, PressError
+from normbook.press.pages import ROOT, PressError, write_whole
 from normbook.press.questions import DECK
 from normbook.press.siblings import Book, dump, state
 from normbook.press.standalone import make_standalone
+from normbook.press.trim import trim
 
 BUILD = ROOT / "_build"
 HTML = BUILD / "html"
@@ -41,7 +44,7 @@ def refresh(book: Book) -> None:
         raise PressError("\n".join(f"chapter {name} is stale: make record" for name in stale))
     for name, (kind, sibling) in states.items():
         if kind == "prose":
-            book.pages[name].sibling.write_text(dump(sibling), encoding="utf-8")
+            write_whole(book.pages[name].sibling, dump(sibling))
             print(f"refreshed the words of {name}")
 
 
@@ -53,6 +56,32 @@ def prime(book: Book) -> None:
         cache.cache_notebook_file(
             page.sibling, uri=str(page.source), check_validity=False, overwrite=True
         )
+
+
+def forget_old_pages() -> None:
+    """Remove the pages that another press made: they would stand beside those of this one."""
+    sources = [*Path(__file__).parent.glob("*.py"), ROOT / "_config.yml"]
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(sources))).hexdigest()
+    stamp = HTML / ".press"
+    if not stamp.exists() or stamp.read_text(encoding="utf-8") != digest:
+        shutil.rmtree(HTML, ignore_errors=True)
+        HTML.mkdir(parents=True)
+        stamp.write_text(digest, encoding="utf-8")
+
+
+@contextmanager
+def alone():
+    """Wait until no other build writes to the same folder."""
+    import fcntl
+
+    BUILD.mkdir(exist_ok=True)
+    with (BUILD / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("another build is running here: waiting for it", flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def build() -> None:
@@ -90,17 +119,20 @@ def finish(book: Book) -> None:
     for path in (HTML / "_static/mathjax").iterdir():
         if path.name not in MATHJAX_KEPT:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
+    trim(HTML, BUILD / "pictures")
 
 
 def main() -> int:
     """Build the book and say where it is."""
     book = Book()
     try:
-        write_json(book.claims)
-        refresh(book)
-        prime(book)
-        build()
-        finish(book)
+        with alone():
+            write_json(book.claims)
+            refresh(book)
+            prime(book)
+            forget_old_pages()
+            build()
+            finish(book)
     except PressError as error:
         print(f"\n{error}", file=sys.stderr)
         return 1

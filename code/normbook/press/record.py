@@ -14,11 +14,12 @@ from functools import partial
 from pathlib import Path
 
 import nbformat
+from jupyter_client.kernelspec import NoSuchKernel
 from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
 from normbook.press.ledger import write_json
-from normbook.press.pages import Page, PressError
+from normbook.press.pages import Page, PressError, write_whole
 from normbook.press.siblings import (
     Book,
     check_words,
@@ -87,11 +88,24 @@ def record(folder: Path, name: str) -> str:
     try:
         check_words(book, page)
         sibling = make_sibling(book, page, execute(page), marks_of(book, page))
-    except (PressError, CellExecutionError) as error:
-        return f"{name} was not recorded:\n{error}"
-    page.sibling.write_text(dump(sibling), encoding="utf-8")
+        write_whole(page.sibling, dump(sibling))
+    except Exception as error:
+        return f"{name} was not recorded:\n{explain(error)}"
     print(f"recorded {name} in {time.perf_counter() - begin:.0f} s", flush=True)
     return ""
+
+
+def explain(error: Exception) -> str:
+    """Return what went wrong with a chapter in words."""
+    if isinstance(error, PressError | CellExecutionError):
+        return str(error)
+    if isinstance(error, DeadKernelError):
+        return "the kernel died while a cell ran: is there enough memory?"
+    if isinstance(error, CellTimeoutError):
+        return f"a cell takes longer than {TIMEOUT} s:\n{error}"
+    if isinstance(error, NoSuchKernel):
+        return f"there is no kernel named {error.name}: see the chapter's head"
+    return f"{type(error).__name__}: {error}"
 
 
 def write_cover(book: Book) -> None:
@@ -119,7 +133,17 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", help="execute these chapters if they are stale")
     options = parser.parse_args()
     os.environ.update(ENVIRONMENT)
-    book = Book()
+    try:
+        return run(Book(), options)
+    except PressError as error:
+        print(error, file=sys.stderr)
+    except KeyboardInterrupt:
+        print("\ninterrupted: chapters not recorded yet stay as they were", file=sys.stderr)
+    return 1
+
+
+def run(book: Book, options: argparse.Namespace) -> int:
+    """Do what `main` was asked for. Returns 1 if a chapter could not be recorded."""
     write_json(book.claims)
     chapters = [page for page in book.chapters if not options.only or page.name in options.only]
     due = [page.name for page in chapters if options.all or outdated(book, page)]
@@ -131,7 +155,7 @@ def main() -> int:
     for page in chapters:
         kind, sibling = state(book, page)
         if kind == "prose":
-            page.sibling.write_text(dump(sibling), encoding="utf-8")
+            write_whole(page.sibling, dump(sibling))
             print(f"refreshed the words of {page.name}")
     write_cover(book)
     print(f"{len(due)} of {len(chapters)} chapters executed")

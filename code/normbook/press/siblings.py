@@ -99,12 +99,11 @@ def make_sibling(
     for cell, line in zip(source.cells, source.metadata["source_map"], strict=True):
         name = f"{page.name}-{len(cells)}"
         if cell.cell_type == "markdown":
-            text = convert(cell.source, context, line + 1)
+            text = convert(cell.source, context, first_line(page, line))
             if text:
                 cells.append(nbformat.v4.new_markdown_cell(text, id=name))
             continue
-        if cell.cell_type != "code":
-            raise PressError(f"{page.source.name}:{line + 1}: a {cell.cell_type} cell is not known")
+        check_kind(cell, page, line)
         cells.append(
             nbformat.v4.new_code_cell(
                 cell.source,
@@ -123,6 +122,20 @@ def make_sibling(
     return nbformat.v4.new_notebook(cells=cells, metadata=metadata)
 
 
+def first_line(page: Page, line: int) -> int:
+    """Return where a cell's words begin, counted from 1: the reader leaves out empty lines."""
+    rows = page.text.splitlines()
+    while line < len(rows) - 1 and not rows[line].strip():
+        line += 1
+    return line + 1
+
+
+def check_kind(cell: nbformat.NotebookNode, page: Page, line: int) -> None:
+    """Raise `PressError` for a cell that is neither words nor code."""
+    if cell.cell_type not in ("markdown", "code"):
+        raise PressError(f"{page.source.name}:{line}: a {cell.cell_type} cell is not known")
+
+
 def check_words(book: Book, page: Page) -> None:
     """Convert a chapter's prose without results, so that a typo stops before minutes of running."""
     names = re.findall(r"\{glue:text\}`([^`:]+)", page.text)
@@ -131,8 +144,9 @@ def check_words(book: Book, page: Page) -> None:
     context = book.context(page, [outputs], lambda *to: link_beside(book, page, *to))
     lines = page.notebook.metadata["source_map"]
     for cell, line in zip(page.notebook.cells, lines, strict=True):
+        check_kind(cell, page, line)
         if cell.cell_type == "markdown":
-            convert(cell.source, context, line + 1)
+            convert(cell.source, context, first_line(page, line))
 
 
 def link_beside(book: Book, page: Page, text: str, target: str, label: str) -> str:

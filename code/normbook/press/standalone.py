@@ -9,6 +9,7 @@ import io
 import textwrap
 import tomllib
 import zipfile
+from functools import cache
 from pathlib import Path
 
 import nbformat
@@ -25,6 +26,7 @@ import base64
 import io
 import sys
 import zipfile
+from functools import cache
 from pathlib import Path
 
 FOLDER = Path("normbook-engine")  # engine, instruments and claims, as files that you may edit
@@ -45,6 +47,7 @@ def shipped_files() -> list[Path]:
     )
 
 
+@cache
 def archive() -> str:
     """Return the shipped files as a zip in base64: the same files, the same text."""
     buffer = io.BytesIO()

@@ -1,0 +1,180 @@
+"""What goes wrong is said with file and line, and leaves nothing half done."""
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from conftest import ROOT, edit, lay_small_book
+
+from normbook.press import extension, publish
+from normbook.press import record as recorder
+from normbook.press.pages import PressError, write_whole
+from normbook.press.siblings import Book, check_words
+
+# What a hostile chapter has: old text, new text, the line of the error, what it says.
+HOSTILE = {
+    "an unknown directive": ("The answer", ":::{nonsense}\nx\n:::\n\nThe answer", 15, "nonsense"),
+    "an unknown role": ("The answer", "{nonsense}`x` The answer", 15, "nonsense"),
+    "a fence never closed": ("The answer", ":::{note}\n\nThe answer", 15, "never closed"),
+    "a cell never closed": (
+        'print("mean 0.503")\n```',
+        'print("mean 0.503")\n',
+        34,
+        "never closed",
+    ),
+    "broken YAML at the top": ("kernelspec:", "kernelspec: [", 8, "YAML"),
+    "broken YAML of a cell": ("    name: fig-small", "    name: [fig-small", 17, "YAML"),
+    "a missing citation key": (
+        "The answer",
+        "{cite}`nobody1999nothing` The answer",
+        15,
+        "nobody1999",
+    ),
+    "a missing label": ("The answer", "{ref}`nowhere` The answer", 15, "nowhere"),
+    "a label twice": ("The answer", "(ch-small)=\n## Again\n\nThe answer", 15, "used twice"),
+    "a cell not closed before the next": ("42.0)\n```", "42.0)\n", 17, "never closed"),
+    "a head never closed": ("name: python3\n---", "name: python3", 12, "head"),
+    "a cell of another kind": (
+        "The answer",
+        "+++\n\n```{raw-cell}\nx\n```\n\nThe answer",
+        17,
+        "raw",
+    ),
+}
+
+
+def read_all(book: Book) -> None:
+    """Read every chapter as the press does before it runs anything."""
+    for page in book.chapters:
+        check_words(book, page)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_chapter_is_refused_with_file_and_line(name, small_book):
+    old, new, line, said = HOSTILE[name]
+    edit(small_book.folder / "07-small.md", old, new)
+    with pytest.raises(PressError) as error:
+        read_all(Book(small_book.folder))
+    assert str(error.value).startswith(f"07-small.md:{line}: "), error.value
+    assert said in str(error.value)
+
+
+# --- what fails while a chapter runs ---
+
+CELL = 'print("mean 0.503")'
+
+
+def fail_to_record(book: Book, code: str) -> str:
+    """Record the small chapter with `code` in it, and return what the press says."""
+    edit(book.folder / "07-small.md", CELL, code)
+    said = recorder.record(book.folder, "07-small")
+    assert not book.pages["07-small"].sibling.exists()
+    return said
+
+
+def test_a_kernel_that_dies_is_reported_with_the_chapter(small_book):
+    said = fail_to_record(small_book, "import os\nos._exit(1)")
+    assert said.startswith("07-small was not recorded:")
+    assert "kernel died" in said
+
+
+def test_a_cell_without_end_is_reported_with_the_chapter(small_book, monkeypatch):
+    monkeypatch.setattr(recorder, "TIMEOUT", 4)
+    said = fail_to_record(small_book, "while True:\n    pass")
+    assert said.startswith("07-small was not recorded:")
+    assert "longer than 4 s" in said
+
+
+def test_a_missing_kernel_is_reported_with_the_chapter(small_book):
+    edit(small_book.folder / "07-small.md", "  name: python3", "  name: no-such-kernel")
+    said = recorder.record(small_book.folder, "07-small")
+    assert said.startswith("07-small was not recorded:")
+    assert "no kernel named no-such-kernel" in said
+
+
+def test_an_unforeseen_error_is_reported_with_the_chapter(small_book, monkeypatch):
+    def fail(*unused):
+        raise RuntimeError("out of luck")
+
+    monkeypatch.setattr(recorder, "execute", fail)
+    said = recorder.record(small_book.folder, "07-small")
+    assert said == "07-small was not recorded:\nRuntimeError: out of luck"
+
+
+# --- nothing half done ---
+
+
+def test_an_interrupted_write_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "a.ipynb"
+    path.write_text("old")
+
+    def stop(*unused):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", stop)
+    with pytest.raises(KeyboardInterrupt):
+        write_whole(path, "new" * 10)
+    assert path.read_text() == "old"
+    assert [file.name for file in tmp_path.iterdir()] == ["a.ipynb"]
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+    with pytest.raises(PressError, match=r"cannot write .*nowhere"):
+        write_whole(tmp_path / "nowhere/a.ipynb", "text")
+
+
+def test_read_only_notebooks_do_when_nothing_is_to_be_written(small_book, monkeypatch):
+    assert recorder.record(small_book.folder, "07-small") == ""
+
+    def refuse(path, text):
+        raise AssertionError(f"writes {path}")
+
+    monkeypatch.setattr("normbook.press.publish.write_whole", refuse)
+    publish.refresh(Book(small_book.folder))
+    edit(small_book.folder / "07-small.md", "The answer is", "So the answer is")
+    with pytest.raises(AssertionError, match=r"07-small\.ipynb"):
+        publish.refresh(Book(small_book.folder))
+
+
+def test_the_press_works_in_a_path_with_spaces_without_git_from_elsewhere(tmp_path):
+    root = tmp_path / "a path with spaces"
+    shutil.copytree(ROOT / "code", root / "code", ignore=shutil.ignore_patterns("__pycache__"))
+    lay_small_book(root)
+    environment = {**os.environ, "PYTHONPATH": str(root / "code"), "PATH": "/nonexistent"}
+    for module in ("ledger", "record"):
+        command = [sys.executable, "-m", f"normbook.press.{module}"]
+        options = ["--only", "07-small"] if module == "record" else []
+        answer = subprocess.run(
+            [*command, *options], cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
+        # The small book has no claims to write and no cover; all else is done.
+        assert "Traceback" not in answer.stderr or "index" in answer.stderr, answer.stderr
+    assert (root / "book/07-small.ipynb").exists()
+
+
+def test_no_git_means_no_address(monkeypatch):
+    monkeypatch.delenv("GITHUB_REPOSITORY", raising=False)
+    monkeypatch.setenv("PATH", "/nonexistent")
+    assert extension.repository() is None
+
+
+def test_a_second_build_waits_for_the_first(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(publish, "BUILD", tmp_path / "_build")
+    done = []
+
+    def second():
+        with publish.alone():
+            done.append("second")
+
+    with publish.alone():
+        thread = threading.Thread(target=second)
+        thread.start()
+        while "waiting" not in capsys.readouterr().out:
+            time.sleep(0.01)
+        done.append("first")
+    thread.join(timeout=10)
+    assert done == ["first", "second"]
