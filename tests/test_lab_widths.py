@@ -139,6 +139,22 @@ def test_coordinates_are_those_of_a_hand_made_step():
         assert found.change[:, column].tolist() == pytest.approx([0, moved])
 
 
+def test_attentions_add_their_logits():
+    def make(scale):
+        options = {"dim": 8, "depth": 2, "outputs": 4, "length": 5, "features": 6}
+        return models.Transformer(**options, attention={"scale": scale})
+
+    model = models.build(lambda: make(0.1), 0)
+    tokens, targets = normal(3, 5, 6), torch.zeros(3, 5, dtype=torch.int64)
+    first = model.blocks[0].attention
+    expected = first.branch.logits(first.norm(model.embedding(tokens) + model.positions))
+    groups = widths.plain_groups(model, 0.1)
+    found = widths.coordinates(model, groups, tokens, targets, [model.head], steps=1)
+    assert found.size.shape == (2, 3)
+    assert found.size[0, 1].item() == pytest.approx(expected.square().mean().sqrt().item())
+    assert found.change[1].min() > 0
+
+
 def test_rms_leaves_infinite_entries_out():
     values = torch.tensor([3.0, -4.0, -torch.inf])
     assert widths.rms(values).item() == pytest.approx((25 / 2) ** 0.5)

@@ -13,7 +13,7 @@ from torch.func import functional_call, vmap
 
 import normalization as nz
 from normbook.lab.ensembles import stack_members
-from normbook.lab.probes import recorded
+from normbook.lab.probes import recorded, recorded_inputs
 from normbook.lab.training import OPTIMIZERS, Loss, batch_indices, cross_entropy, progress
 
 Groups = Sequence[dict[str, Any]]
@@ -42,9 +42,9 @@ def train_rows(
     finds all gradients, and PyTorch's own optimizer takes the steps. All see the same batches. A
     member that diverges goes on, and its losses say so.
 
-    `models` are of one architecture; their parameters become rows of shared tensors. `groups` is one
-    list of parameter groups a member, over all of its parameters. The other arguments are those of
-    `lab.training`.
+    `models` are of one architecture; their parameters become rows of shared tensors. `groups` is
+    one list of parameter groups a member, over all of its parameters. The other arguments are those
+    of `lab.training`.
 
     Raises: ValueError when there are not as many groups as models, a group's parameters are not the
     member's, the optimizer is unknown, or the models differ.
@@ -140,7 +140,7 @@ class DeepMLP(nn.Module):
 
 
 class Coordinates(NamedTuple):
-    """Root mean squares of layers' outputs, [steps + 1, layers] each, index 0 before any step.
+    """Root mean squares of layers' outputs, [steps + 1, places] each, index 0 before any step.
 
     Attributes:
         size: of the outputs.
@@ -164,16 +164,19 @@ def coordinates(
 ) -> Coordinates:
     """Take a few steps on one batch, and measure what the layers put out before and after each.
 
-    `layers` are modules of the model whose output is a tensor. The model is trained in place.
+    `layers` are modules of the model whose output is a tensor. Behind them come the logits of each
+    attention in the model, which are no layer's output. The model is trained in place.
 
     Source: Yang et al. 2022 (arXiv 2203.03466), Appendix D.1.
     """
     descent = OPTIMIZERS[optimizer](list(groups), lr=1.0, fused=True)
+    attentions = [m for m in model.modules() if isinstance(m, nz.MultiHeadAttention)]
     found = []
     for step in range(steps + 1):
-        with recorded(list(layers)) as outputs:
+        with recorded(list(layers)) as outputs, recorded_inputs(attentions) as taken:
             value = loss(model(inputs), targets)
-        found.append([outputs[layer].detach() for layer in layers])
+        logits = [attention.logits(taken[attention]) for attention in attentions]
+        found.append([v.detach() for v in [*(outputs[layer] for layer in layers), *logits]])
         if step < steps:
             descent.zero_grad()
             value.backward()
