@@ -82,7 +82,6 @@ test-kernels: $(KERNELS)/.ready ## check the Triton kernels on the CPU, and on a
 mutants: $(READY) ## change the engine in 300 places, one at a time: does a test notice?
 	OMP_NUM_THREADS=1 $(BIN)/python tests/mutants.py
 
-.PHONY: status
 status: $(READY) ## run each chapter once and write how long it takes, for the status page
 	$(BIN)/python -m normbook.press.timings
 

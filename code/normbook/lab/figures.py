@@ -56,6 +56,12 @@ METHODS = {
     "group": "orange",
     "xavier": "sky",
     "kaiming": "red",
+    "sp": "orange",
+    "mup": "green",
+    "ntk": "pink",
+    "stem": "sky",
+    "hidden": "blue",
+    "logits": "red",
     "theory": "black",
 }
 
