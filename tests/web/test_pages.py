@@ -130,3 +130,34 @@ def run_axe(page, where: str, context: dict | str, options: dict) -> list[str]:
         if violation["impact"] in ("serious", "critical")
         for node in violation["nodes"]
     ]
+
+
+BAD = """<html lang="en"><title>Bad</title><body style="background: #fff"><main>
+<script>
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const set = () => { document.documentElement.dataset.theme = dark.matches ? "dark" : "light"; };
+set(); dark.onchange = set; console.error("something broke");
+</script>
+<script src="https://example.org/outside.js"></script>
+<div style="width: 2000px">wide</div><img src="nothing.png">
+<p style="color: #ccc">pale</p><p style="color: #000">dark</p><p style="color: #111">darker</p>
+<p style="color: #222">Raw: \\frac{1}{2}</p><button></button>
+<div style="width: 100px; overflow-x: auto"><div style="width: 300px">scrolls</div></div>
+</main></body></html>"""
+
+
+def test_each_check_sees_what_is_wrong(page, tmp_path):
+    (tmp_path / "bad.html").write_text(BAD)
+    page.goto((tmp_path / "bad.html").as_uri())
+    troubles = "\n".join(page.troubles)
+    assert "something broke" in troubles
+    assert "asks outside for https://example.org/outside.js" in troubles
+    assert len(fits(page)) == len(LOOKS)
+    seen = " ".join(shows(page))
+    assert "no alt text" in seen
+    assert "does not load" in seen
+    assert "raw markup" in seen
+    assert len(unreachable(page)) == 1
+    page.evaluate(files("axe_playwright_python").joinpath("axe.min.js").read_text("utf-8"))
+    assert "color-contrast" in " ".join(contrast(page, "light"))
+    assert "button-name" in " ".join(structure(page))
