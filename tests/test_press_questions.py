@@ -22,6 +22,7 @@ from normbook.press.questions import (
     dropdown_lines,
     link_to,
     load_questions,
+    one_line,
 )
 from normbook.press.rules import problems_of_book
 from normbook.press.siblings import Book
@@ -111,36 +112,27 @@ def test_a_book_without_questions_has_none(small_book):
 # --- both directions ---
 
 
-def named_by(text: str) -> set[int]:
-    """The questions that a chapter says it answers."""
+def named_by(text: str) -> dict[int, str]:
+    """The questions that a chapter says it answers, and how it words them."""
     start = text.find("*Questions of §12 it answers")
-    if start < 0:
-        return set()
-    part = re.split(r"\n\*Papers", text[start:])[0]
-    head = re.split(r"\.[ \n*]|\n", part)[0]  # its first sentence
-    numbers = re.findall(r"(?:^|\n)(?:- |\*\*)(\d+)\b", part)
-    numbers += re.findall(r"(?<![\d§$.])\b(\d+)\b(?=[ ,.(]|$)", head)
-    return {int(number) for number in numbers}
+    part = re.split(r"\n\*Papers", text[start:])[0] if start >= 0 else ""
+    found = re.findall(r"^- \{ref\}`(\d+) <question-\1>`: (.+)$", part, flags=re.M)
+    return {int(number): words for number, words in found}
 
 
-def test_named_by_reads_what_the_chapters_write():
-    start = "*Questions of §12 it answers"
-    assert named_by(f"{start}:* 6 (where), 11 (why 30 layers), and the part of 16 that") >= {
-        6,
-        11,
-        16,
-    }
-    assert named_by(f"{start}:* 18, 19 and 20.\n\n- *What* 7 is\n\n*Papers:* 9") == {18, 19, 20}
-    assert named_by(f"{start}:* half of 5, 7 and 25. To **9** (8 bits)") == {5, 7, 25}
-    assert named_by(f"{start}.*\n\n**8, why 3?** It\n\n**15, x") == {8, 15}
-    assert named_by(f"{start}:*\n\n- 2, *the\n- 3, *x\n\n*Papers") == {2, 3}
+def test_chapters_word_the_questions_as_their_page_does():
+    words = {question.number: question.question for question in book().questions}
+    named = [item for page in book().chapters for item in named_by(page.text).items()]
+    assert {number for number, _ in named} == set(words)
+    for number, found in named:
+        assert found == one_line(words[number])
 
 
 def test_a_question_leads_to_every_chapter_that_answers_it():
     labels = book().labels
     pages = {q.number: {labels[target].page for target in q.shown} for q in book().questions}
     for page in book().chapters:
-        for number in named_by(page.text) & set(pages):
+        for number in named_by(page.text):
             assert page.name in pages[number], f"{page.name} answers question {number}"
 
 

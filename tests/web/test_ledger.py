@@ -41,8 +41,8 @@ def test_a_link_to_a_claim_finds_it_whatever_the_filters_say(page, site):
     for status in STATUSES:
         page.uncheck(f".ledger-filter input[value={status}]")
     assert page.locator(SHOWN).count() == 0
-    page.evaluate("location.hash = 'claim-cheat-half'")
-    page.wait_for_selector("#claim-cheat-half", state="visible")
+    page.evaluate("location.hash = 'claim-rms-hypothesis'")
+    page.wait_for_selector("#claim-rms-hypothesis", state="visible")
 
 
 def test_without_a_script_every_claim_is_there(page, site):
