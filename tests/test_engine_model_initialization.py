@@ -449,3 +449,33 @@ BAD = [
 def test_bad_input_is_refused(call, error, match):
     with pytest.raises(error, match=match):
         call()
+
+
+# --- the global generator ---
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        nz.gpt2_init_,
+        nz.t_fixup_init_,
+        lambda model, **options: nz.deepnorm_init_(model, 0.5, **options),
+        lambda model, **options: nz.mup_init_(model, narrower(), 3, **options),
+        lambda model, **options: nz.mup_init_(model, narrower(), 8, **options),
+    ],
+    ids=["gpt2", "t_fixup", "deepnorm", "mup 3", "mup 8"],
+)
+def test_the_global_generator_draws_what_an_own_one_does(start):
+    own = start(make_model(), generator=seeded(5)).state_dict()
+    model = make_model()
+    torch.manual_seed(5)
+    for name, values in start(model).state_dict().items():
+        assert torch.equal(values, own[name]), name
+
+
+def narrower():
+    """The same model with a narrower stream, so that its head is an output layer of μP."""
+    with torch.random.fork_rng():
+        base = make_model()
+        base.head = nn.Linear(DIM // 2, VOCABULARY)
+    return base

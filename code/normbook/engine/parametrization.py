@@ -227,7 +227,9 @@ def _set_multiplier(model: nn.Module, weight: _Weight, multiplier: float) -> Non
                 "table 8 needs output layers that are an nn.Linear inside of the model, "
                 f"got {weight.name} of {type(layer).__name__}"
             )
-        readout = MupReadout(layer.in_features, layer.out_features, multiplier=multiplier)
+        # on "meta", so that weights which are not kept take nothing from the random generator
+        sizes = layer.in_features, layer.out_features
+        readout = MupReadout(*sizes, multiplier=multiplier, device="meta")
         readout.weight, readout.bias = layer.weight, layer.bias
         parent, _, key = path.rpartition(".")
         setattr(model.get_submodule(parent), key, readout.train(layer.training))

@@ -65,7 +65,7 @@ def train_many(
     check_arguments(inputs, targets, steps, rates, warmups, optimizer)
     batches, axis = _batches(len(inputs), batch_size, steps, seed, members)
     weights, parameters, fixed = stack_members(models)
-    losses_of = vmap(_loss_of(models[0], loss), in_dims=(0, 0, axis, axis))
+    losses_of = vmap(loss_of_one(models[0], loss), in_dims=(0, 0, axis, axis))
 
     def gradient_at(step: int) -> tuple[Tensor, Tensor]:
         chosen = ... if batch_size is None else batches[step].to(inputs.device)
@@ -159,7 +159,7 @@ def unstack_members(models: Sequence[nn.Module], *states: dict[str, Tensor]) -> 
                 own[name].detach().copy_(values[index].detach())
 
 
-def _loss_of(model: nn.Module, loss: Loss) -> Callable[..., Tensor]:
+def loss_of_one(model: nn.Module, loss: Loss) -> Callable[..., Tensor]:
     """Return the loss as a function of one member's weights, its other state, and the data."""
 
     def loss_of(parameters: dict, fixed: dict, inputs: Tensor, targets: Tensor) -> Tensor:

@@ -4,15 +4,15 @@
 own groups, so a rate (and Adam's ε) a member and a parameter, as `nz.mup_param_groups` makes them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 
 import normalization as nz
-from normbook.lab.ensembles import stack_members
+from normbook.lab.ensembles import loss_of_one, stack_members
 from normbook.lab.probes import recorded, recorded_inputs
 from normbook.lab.training import OPTIMIZERS, Loss, batch_indices, cross_entropy, progress
 
@@ -56,7 +56,7 @@ def train_rows(
     parameters, fixed = _share_rows(models, groups)
     chosen = [group for member in groups for group in member]
     descent = OPTIMIZERS[optimizer](chosen, lr=1.0, fused=True)
-    losses_of = vmap(_loss_of(models[0], loss), in_dims=(0, 0, None, None))
+    losses_of = vmap(loss_of_one(models[0], loss), in_dims=(0, 0, None, None))
     batches = batch_indices(len(inputs), batch_size, steps, seed).to(inputs.device)
     history = []
     for step in progress(steps, f"training {len(models)} models"):
@@ -96,15 +96,6 @@ def _share_rows(
         for index, model in enumerate(models):
             model.get_parameter(name).data = parameters[name].data[index]
     return parameters, fixed
-
-
-def _loss_of(model: nn.Module, loss: Loss) -> Callable[..., Tensor]:
-    """Return the loss as a function of one member's weights, its other state, and the data."""
-
-    def loss_of(parameters: dict, fixed: dict, inputs: Tensor, targets: Tensor) -> Tensor:
-        return loss(functional_call(model, (parameters, fixed), (inputs,)), targets)
-
-    return loss_of
 
 
 class DeepMLP(nn.Module):
