@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
 from normbook.press.ledger import write_json
 from normbook.press.siblings import Book, code_cells
@@ -78,8 +78,8 @@ def run_alone(environment: Path, name: str) -> list[str]:
         )
         try:
             client.execute(env=clean)
-        except CellExecutionError as error:
-            return [f"{name}: {error}"]
+        except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
+            return [f"{name}: {type(error).__name__}: {error}"]
     return [
         f"{name}, cell {number}:\n  recorded {old}\n  here     {texts(cell.outputs)}"
         for number, (cell, old) in enumerate(zip(cells, recorded, strict=True), 1)
