@@ -37,6 +37,17 @@ def pages():
     }
 
 
+def test_a_build_with_nothing_to_do_leaves_the_pages_as_they_are(pages):
+    before = {path: path.read_bytes() for path in pages}
+    answer = subprocess.run(
+        [sys.executable, "-m", "normbook.press.publish"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert "0 added, 0 changed" in answer.stdout
+    changed = {path.name for path, old in before.items() if path.read_bytes() != old}
+    assert not changed - {"index.html"}
+
+
 def test_no_page_asks_another_host(pages):
     assert len(pages) >= 5
     for path, page in pages.items():

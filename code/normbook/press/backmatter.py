@@ -8,11 +8,11 @@ from docutils.statemachine import StringList
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from normbook.press.evidence import home, places
+from normbook.press.evidence import EVIDENCE, built, counts, home
 from normbook.press.ledger import STATUSES, measurements, sources
-from normbook.press.pages import BOOK, ROOT, Page, figures_of
+from normbook.press.pages import BOOK, ROOT, Page
 from normbook.press.reading import about
-from normbook.press.siblings import Book, code_cells
+from normbook.press.siblings import Book
 from normbook.press.timings import FILE, load
 
 FIGURE = re.compile(
@@ -31,13 +31,11 @@ class Printed(SphinxDirective):
         """Return the MyST to print."""
         raise NotImplementedError
 
-    def watch(self, book: Book) -> None:
+    def watch(self) -> None:
         """Rebuild the page when what it is made from changes."""
-        for name in ("claims.yml", FILE):
-            self.env.note_dependency(str(BOOK / name))
-        for page in book.chapters:
-            self.env.note_dependency(str(page.source))
-            self.env.note_dependency(str(page.sibling))
+        for path in (BOOK / "claims.yml", BOOK / FILE, EVIDENCE):
+            if path.exists():  # a file that is missing would count as changed, at every build
+                self.env.note_dependency(str(path))
 
     def run(self) -> list[nodes.Node]:
         """Return the printed lines as nodes."""
@@ -66,9 +64,9 @@ class OftenWrong(Printed):
 
     def lines(self) -> list[str]:
         """Return a line for each chapter, and its claims as a list, each with its evidence."""
-        book = Book()
-        self.watch(book)
-        where, lines = places(book), []
+        book, _, where = built()
+        self.watch()
+        lines = []
         for page, entries in by_page(book, self.arguments[0]):
             lines += [f"**{{doc}}`{page.name}`**" if page else "**Elsewhere**", ""]
             lines += [line for entry in entries for line in item(entry, where)]
@@ -103,8 +101,8 @@ class Status(Printed):
 
     def lines(self) -> list[str]:
         """Return a table and where its times come from."""
-        book = Book()
-        self.watch(book)
+        book, *_ = built()
+        self.watch()
         times = load()
         head = ["page", "seconds", "cells", "figures", "exercises", *STATUSES, "✓"]
         rows = [status_row(book, page, times) for page in book.chapters]
@@ -121,9 +119,7 @@ def status_row(book: Book, page, times: dict) -> list[str]:
     return [
         f"{{doc}}`{page.name}`" if page.number else f"{{doc}}`Cover <{page.name}>`",
         "–" if seconds is None else f"{seconds:.0f}",
-        str(len(code_cells(page.notebook))),
-        str(len(figures_of(page))),
-        str(page.text.count("{exercise-start}")),
+        *map(str, counts(page)),
         *(str(mine.count(status)) for status in STATUSES),
         str(sum(seen.passed for seen in measurements(page).values())),
     ]

@@ -1,8 +1,45 @@
 """Where the book shows a claim: the section whose cell measures it, or whose text links to it."""
 
-from normbook.press.ledger import CALL
-from normbook.press.pages import HEADING, TARGET, Page
-from normbook.press.siblings import Book
+import json
+from dataclasses import astuple
+from functools import cache
+
+from normbook.press.ledger import CALL, Measurement, measurements
+from normbook.press.pages import HEADING, ROOT, TARGET, Page, figures_of, write_whole
+from normbook.press.siblings import Book, code_cells
+
+EVIDENCE = ROOT / "_build/evidence.json"  # what the ledger and its like are made from
+
+
+@cache
+def built() -> tuple[Book, dict[str, Measurement], dict[str, str]]:
+    """Return the book as a build finds it, what its cells measured, and `places`: read once."""
+    book = Book()
+    found = {name: seen for page in book.chapters for name, seen in measurements(page).items()}
+    return book, found, places(book)
+
+
+def write_evidence(book: Book) -> None:
+    """Write what the chapters hold for the pages about them, if it is not what stands there.
+
+    Sphinx makes those pages again when this file changes: not at each change of a word.
+    """
+    pages = {
+        page.name: {
+            "measured": {name: astuple(seen) for name, seen in measurements(page).items()},
+            "counts": counts(page),
+        }
+        for page in book.chapters
+    }
+    text = json.dumps({"pages": pages, "places": places(book)}, ensure_ascii=False, indent=1)
+    if not EVIDENCE.exists() or EVIDENCE.read_text(encoding="utf-8") != text:
+        write_whole(EVIDENCE, text)
+
+
+def counts(page: Page) -> list[int]:
+    """Return how many code cells, figures and exercises a chapter has."""
+    exercises = page.text.count("{exercise-start}")
+    return [len(code_cells(page.notebook)), len(figures_of(page)), exercises]
 
 
 def sections(page: Page) -> list[tuple[int, str]]:

@@ -1,5 +1,6 @@
 """What the book adds to Sphinx: numbers by chapter, its buttons, the ledger, the questions."""
 
+import copy
 import os
 import re
 import subprocess
@@ -10,8 +11,8 @@ from docutils.statemachine import StringList
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from normbook.press.evidence import places
-from normbook.press.ledger import STATUSES, Measurement, measurements, sources
+from normbook.press.evidence import EVIDENCE, built
+from normbook.press.ledger import STATUSES, Measurement, sources
 from normbook.press.pages import BOOK, ROOT, Label
 from normbook.press.questions import (
     DECK,
@@ -23,7 +24,6 @@ from normbook.press.questions import (
     dropdown_lines,
     one_line,
 )
-from normbook.press.siblings import Book
 
 NOTEBOOKS = "notebooks"  # the folder of the site that holds the stand-alone notebooks
 SITE_BRANCH = "gh-pages"
@@ -105,9 +105,19 @@ def colab_button(pagename: str) -> dict:
     }
 
 
+def restore_numbers(app: Sphinx, env) -> list[str]:
+    """Give Sphinx back its own numbers of the last build, to find out which have changed."""
+    env.toc_fignumbers = getattr(env, "normbook_own_numbers", env.toc_fignumbers)
+    return []
+
+
 def number_by_chapter(app: Sphinx, env) -> list[str]:
-    """Give figures, tables, equations and exercises numbers by chapter: Fig. 5.1."""
-    pages = Book().pages
+    """Give figures, tables, equations and exercises numbers by chapter: Fig. 5.1.
+
+    Returns the pages to write again: all when a number changed, as any page may name it.
+    """
+    before, pages = getattr(env, "normbook_numbers", None), built()[0].pages
+    env.normbook_own_numbers = copy.deepcopy(env.toc_fignumbers)
     for docname, kinds in env.toc_fignumbers.items():
         head = pages[docname].number if docname in pages else ""
         for kind, numbers in kinds.items():
@@ -115,7 +125,8 @@ def number_by_chapter(app: Sphinx, env) -> list[str]:
             env.toc_fignumbers[docname][kind] = {
                 name: (head, count) if head else (count,) for count, name in enumerate(ordered, 1)
             }
-    return []
+    env.normbook_numbers = copy.deepcopy(env.toc_fignumbers)
+    return [] if env.normbook_numbers == before else list(env.found_docs)
 
 
 def follow_sibling(app: Sphinx, docname: str, source: list[str]) -> None:
@@ -127,7 +138,7 @@ def follow_sibling(app: Sphinx, docname: str, source: list[str]) -> None:
 
 def find_chapters(app: Sphinx, *unused) -> None:
     """Remember which pages have a notebook."""
-    app.env.normbook_chapters = {page.name for page in Book().chapters}
+    app.env.normbook_chapters = {page.name for page in built()[0].chapters}
 
 
 class Ledger(SphinxDirective):
@@ -137,15 +148,11 @@ class Ledger(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Return the ledger's entries as nodes."""
-        book = Book()
+        book, found, where = built()
         self.env.note_dependency(str(BOOK / "claims.yml"))
-        found: dict[str, Measurement] = {}
-        for page in book.chapters:
-            self.env.note_dependency(str(page.sibling))
-            found |= measurements(page)
+        self.env.note_dependency(str(EVIDENCE))
         if not self.arguments:
             return [self.parsed("ledger-counts", summary_lines(book.claims, found))]
-        where = places(book)
         chosen = [e for e in book.claims if str(e["section"]) == self.arguments[0]]
         container = nodes.container(classes=["ledger"])
         for entry in chosen:
@@ -197,7 +204,7 @@ class Questions(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """Return the questions, the cards or the link as nodes."""
         self.env.note_dependency(str(BOOK / FILE))
-        book, what = Book(), self.arguments[0]
+        book, what = built()[0], self.arguments[0]
         questions, labels = book.questions, book.labels
         if what == "deck":
             words = f"Anki deck, {len(questions)} questions and the nine lines"
@@ -272,6 +279,7 @@ def setup(app: Sphinx) -> dict:
     app.connect("builder-inited", find_chapters)
     app.connect("env-before-read-docs", find_chapters)
     app.connect("source-read", follow_sibling)
+    app.connect("env-get-updated", restore_numbers, priority=100)
     app.connect("env-get-updated", number_by_chapter, priority=900)
     app.connect("html-page-context", set_buttons, priority=900)
     app.add_directive("ledger", Ledger)

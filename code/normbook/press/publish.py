@@ -13,6 +13,7 @@ from pathlib import Path
 from jupyter_cache import get_cache
 
 from normbook.press.anki import write_deck
+from normbook.press.evidence import write_evidence
 from normbook.press.extension import NOTEBOOKS
 from normbook.press.ledger import write_json
 from normbook.press.pages import ROOT, PressError, write_whole
@@ -129,6 +130,7 @@ def main() -> int:
         with alone():
             write_json(book.claims)
             refresh(book)
+            write_evidence(book)
             prime(book)
             forget_old_pages()
             build()

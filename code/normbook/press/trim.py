@@ -47,6 +47,8 @@ PICTURE = re.compile(r"_images/([0-9a-f]{64})\.png")
 
 def trim(html: Path, kept: Path) -> None:
     """Rewrite the pages under `html`; `kept` holds the smaller pictures for the next build."""
+    if not (html / VENDOR).exists():
+        return  # nothing has changed since the last build, so Sphinx wrote no file anew
     (vendor,) = (html / VENDOR).iterdir()
     script = (vendor / "js/all.min.js").read_text(encoding="utf-8")
     pictures = shrink_pictures(html / "_images", kept)
