@@ -48,6 +48,17 @@ def test_a_build_with_nothing_to_do_leaves_the_pages_as_they_are(pages):
     assert not changed - {"index.html"}
 
 
+def test_what_a_figure_offers_as_png_is_one_and_what_it_shows_is_smaller(pages):
+    found = [link for page in pages.values() for link in page.select(".figure-offer a[download]")]
+    assert len(found) == sum(len(figures_of(page)) for page in Book().chapters)
+    for link in found:
+        offered = HTML / link["href"]
+        assert offered.read_bytes().startswith(b"\x89PNG")
+        shown = HTML / link.find_parent("figure").find("img")["src"]
+        assert shown.suffix == ".webp"
+        assert shown.stat().st_size < offered.stat().st_size
+
+
 def test_no_page_asks_another_host(pages):
     assert len(pages) >= 5
     for path, page in pages.items():

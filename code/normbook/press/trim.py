@@ -42,7 +42,7 @@ USELESS = re.compile(
     re.S,
 )
 ICONS_LINK = re.compile(rf'(href="[^"]*){VENDOR}[^"]*\.css[^"]*"')
-PICTURE = re.compile(r"_images/([0-9a-f]{64})\.png")
+PICTURE = re.compile(r'src="_images/([0-9a-f]{64})\.png"')
 
 
 def trim(html: Path, kept: Path) -> None:
@@ -58,7 +58,7 @@ def trim(html: Path, kept: Path) -> None:
             continue  # an earlier build left it, and did this then
         text = ICON.sub(lambda match: draw_icon(script, match), text)
         text = ICONS_LINK.sub(r'\1_static/icons.css"', USELESS.sub("", text))
-        text = PICTURE.sub(lambda match: pictures.get(match[0], match[0]), text)
+        text = PICTURE.sub(lambda match: f'src="{pictures[match[1]]}"', text)
         path.write_text(label_parts(text), encoding="utf-8")
     write_font(html / "_static", vendor / "webfonts/fa-solid-900.ttf")
     (html / "_static/icons.css").write_text(CSS, encoding="utf-8")
@@ -107,23 +107,21 @@ def write_options(path: Path) -> None:
 
 
 def shrink_pictures(images: Path, kept: Path) -> dict[str, str]:
-    """Turn each recorded picture into WebP without loss, half the size. Returns the new names.
+    """Put a WebP without loss, half the size, beside each recorded picture. Returns their names.
 
-    A picture's name is the digest of its bytes, so what an earlier build made is still right.
+    The pages show these; the pictures themselves stay, for who wants to have one. A picture's name
+    is the digest of its bytes, so what an earlier build made is still right.
     """
     kept.mkdir(parents=True, exist_ok=True)
     names = {}
     for path in images.glob("*.png"):
-        if not PICTURE.fullmatch(f"_images/{path.name}"):
-            continue
         small = kept / f"{path.stem}.webp"
         if not small.exists():
             half = small.with_suffix(f".{os.getpid()}")
             Image.open(path).save(half, "WEBP", lossless=True, method=4, exact=True)
             half.replace(small)
         shutil.copy(small, images / small.name)
-        path.unlink()
-        names[f"_images/{path.name}"] = f"_images/{small.name}"
+        names[path.stem] = f"_images/{small.name}"
     return names
 
 
