@@ -8,6 +8,7 @@ from pathlib import Path
 
 from docutils import nodes
 from docutils.statemachine import StringList
+from pybtex.plugin import find_plugin, register_plugin
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
@@ -275,6 +276,9 @@ def inline_rst(match: re.Match) -> str:
 
 def setup(app: Sphinx) -> dict:
     """Register all of it."""
+    # without this every citation looks through all installed packages for its backend
+    backend = "pybtex.backends", "plaintext"
+    register_plugin(*backend, find_plugin(*backend), force=True)
     app.connect("autodoc-process-docstring", to_rst)
     app.connect("builder-inited", find_chapters)
     app.connect("env-before-read-docs", find_chapters)

@@ -7,6 +7,7 @@ that runs code elsewhere. The pages ask for a dozen icons and run nothing.
 import os
 import re
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from fontTools import subset
@@ -113,16 +114,18 @@ def shrink_pictures(images: Path, kept: Path) -> dict[str, str]:
     is the digest of its bytes, so what an earlier build made is still right.
     """
     kept.mkdir(parents=True, exist_ok=True)
-    names = {}
-    for path in images.glob("*.png"):
+
+    def shrink(path: Path) -> tuple[str, str]:
         small = kept / f"{path.stem}.webp"
         if not small.exists():
             half = small.with_suffix(f".{os.getpid()}")
             Image.open(path).save(half, "WEBP", lossless=True, method=4, exact=True)
             half.replace(small)
         shutil.copy(small, images / small.name)
-        names[path.stem] = f"_images/{small.name}"
-    return names
+        return path.stem, f"_images/{small.name}"
+
+    with ThreadPoolExecutor() as workers:
+        return dict(workers.map(shrink, images.glob("*.png")))
 
 
 def label_parts(text: str) -> str:
