@@ -10,19 +10,6 @@ from conftest import ROOT
 
 WORKFLOWS = sorted(ROOT.glob(".github/workflows/*.yml"))
 TEMPLATES = sorted(ROOT.glob(".github/ISSUE_TEMPLATE/a-*.yml"))
-REGISTRIES = re.compile(r"pypi\.org|pythonhosted|npmjs|docker\.io|download\.pytorch|anaconda\.org")
-
-
-def files_of_the_project():
-    answer = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
-    names = [name for name in answer.stdout.splitlines() if not name.endswith((".png", ".ipynb"))]
-    return [ROOT / name for name in names if (ROOT / name).is_file()]
-
-
-def test_no_package_registry_is_named():
-    for path in files_of_the_project():
-        if path.name != "test_hosting.py":
-            assert not REGISTRIES.search(path.read_text(encoding="utf-8")), path
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)

@@ -118,7 +118,8 @@ def tracked_text() -> dict[str, str]:
 
 
 def test_the_project_names_no_registry_and_no_unknown_address():
-    hosts = ["pypi" + ".org", "files.python" + "hosted.org", "download.py" + "torch.org"]
+    hosts = ["pypi" + ".org", "python" + "hosted.org", "npm" + "js.", "docker" + ".io"]
+    hosts += ["download.py" + "torch.org", "anaconda" + ".org"]
     for name, text in tracked_text().items():
         for host in hosts:
             assert host not in text, f"{name} names {host}"

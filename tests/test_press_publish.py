@@ -9,6 +9,7 @@ from functools import cache
 
 import nbformat
 import pytest
+from alone import texts
 from bs4 import BeautifulSoup
 from conftest import ROOT
 from nbclient import NotebookClient
@@ -230,13 +231,3 @@ def test_a_stand_alone_notebook_runs_in_an_empty_folder(name, tmp_path):
     for cell, outputs in zip(cells[2:-1], recorded, strict=True):
         if "nbval-ignore-output" not in cell.metadata.get("tags", []):
             assert texts(cell.outputs) == texts(outputs)
-
-
-def texts(outputs) -> list:
-    """What nbval compares of outputs: text, data but for pictures, and an error's message."""
-    return [
-        output.get("text")
-        or output.get("evalue")
-        or {kind: data for kind, data in output.data.items() if kind != "image/png"}
-        for output in outputs
-    ]
