@@ -62,6 +62,7 @@ CALLS = {
     "ScaledWSConv2d": layer(nz.ScaledWSConv2d(2, 3, 2), (1, 2, 3, 4)),
     "derf": lambda x: nz.derf(x, x.new_tensor(0.5), x.new_tensor(0.1)),
     "dyt": lambda x: nz.dyt(x, x.new_tensor(0.5)),
+    "deferred_rms_linear": lambda x: nz.deferred_rms_linear(x, x.cos().T @ x),
     "scaled_weight_standardize": nz.scaled_weight_standardize,
     "one_pass_variance": nz.one_pass_variance,
     "sequential_sum": nz.sequential_sum,
