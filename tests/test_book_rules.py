@@ -1,6 +1,7 @@
 """The real book keeps its rules, and each rule can be broken."""
 
 import json
+import re
 
 import pytest
 from conftest import ROOT, edit
@@ -187,3 +188,10 @@ def test_a_claim_that_stands_twice_is_refused(small_book):
     (small_book.folder / "claims.yml").write_text(json.dumps([entry(), entry()]))
     with pytest.raises(PressError, match="c: stands twice"):
         load_claims(small_book.folder)
+
+
+def test_no_link_shows_the_formula_of_a_heading():
+    book = Book()  # Sphinx shows it raw; such a link needs words of its own
+    for page in book.pages.values():
+        for label in re.findall(r"\{ref\}`([\w-]+)`", page.text):
+            assert "$" not in book.labels[label].text, f"{page.name}: {label}"
