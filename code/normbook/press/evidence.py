@@ -5,7 +5,7 @@ from dataclasses import astuple
 from functools import cache
 
 from normbook.press.ledger import CALL, Measurement, measurements
-from normbook.press.pages import HEADING, ROOT, TARGET, Page, figures_of, write_whole
+from normbook.press.pages import HEADING, ROOT, TARGET, Page, figures_of, reference, write_whole
 from normbook.press.siblings import Book, code_cells
 
 EVIDENCE = ROOT / "_build/evidence.json"  # what the ledger and its like are made from
@@ -89,13 +89,4 @@ def places(book: Book) -> dict[str, str]:
         if own:
             links.setdefault(entry["id"], parts[own.name][0][1] if parts[own.name] else "")
     both = {name: label for name, label in {**links, **cells}.items() if label}
-    return {name: target(book, label) for name, label in both.items()}
-
-
-def target(book: Book, label: str) -> str:
-    """Return a label for `{ref}`, with words of its own where the heading has a formula.
-
-    Sphinx shows a heading's formula raw in a link.
-    """
-    number, _, rest = book.labels[label].text.partition(" ")
-    return f"§{number} <{label}>" if "$" in rest else label
+    return {name: reference(label, book.labels) for name, label in both.items()}

@@ -150,6 +150,15 @@ def check_fences(page: Page) -> None:
         raise PressError(f"{page.source.name}:{opened}: the fence is never closed")
 
 
+def reference(target: str, labels: dict[str, Label]) -> str:
+    """Return what stands in `{ref}`: the label, or words and the label if a formula is in its text.
+
+    Sphinx would show the formula raw.
+    """
+    number, _, rest = labels[target].text.partition(" ")
+    return f"§{number} <{target}>" if "$" in rest else target
+
+
 def collect_labels(pages: dict[str, Page]) -> dict[str, Label]:
     """Return all that can be referred to. Raises `PressError` for a label used twice."""
     labels: dict[str, Label] = {}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import yaml
 
-from normbook.press.pages import BOOK, Label, PressError
+from normbook.press.pages import BOOK, Label, PressError, reference
 
 FILE = "questions.yml"
 PAGE = "12-interview-questions"
@@ -136,7 +136,7 @@ def evidence_lines(question: Question, labels: dict[str, Label]) -> list[str]:
 
 
 def link_to(target: str, labels: dict[str, Label]) -> str:
-    """Return a link by the label's kind; a title with a formula would show as it is written."""
-    if target in labels and "$" in labels[target].text:
-        return f"{{ref}}`§{labels[target].text.split()[0]} <{target}>`"
-    return f"{{{ROLES.get(target.split('-')[0], 'ref')}}}`{target}`"
+    """Return a link by the label's kind."""
+    role = ROLES.get(target.split("-")[0], "ref")
+    inner = reference(target, labels) if role == "ref" and target in labels else target
+    return f"{{{role}}}`{inner}`"

@@ -16,7 +16,7 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 
-from normbook.press.pages import BOOK, Page
+from normbook.press.pages import BOOK, Page, write_whole
 from normbook.press.record import ENVIRONMENT, execute
 from normbook.press.siblings import Book
 
@@ -78,7 +78,7 @@ def main() -> int:
             print(f"{page.name}: {chapters[page.name]['processor']} s", flush=True)
     ordered = {page.name: chapters[page.name] for page in book.chapters if page.name in chapters}
     text = json.dumps({**surroundings(), "chapters": ordered}, indent=1, ensure_ascii=False)
-    (book.folder / FILE).write_text(text + "\n", encoding="utf-8")
+    write_whole(book.folder / FILE, text + "\n")
     return 0
 
 
