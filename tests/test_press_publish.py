@@ -14,8 +14,8 @@ from bs4 import BeautifulSoup
 from conftest import ROOT
 from nbclient import NotebookClient
 
-from normbook.press import extension, publish
-from normbook.press.pages import PressError, figures_of
+from normbook.press import extension
+from normbook.press.pages import figures_of
 from normbook.press.rules import paths_in
 from normbook.press.siblings import Book, code_cells
 from normbook.press.standalone import make_standalone
@@ -129,19 +129,6 @@ def test_the_ledger_needs_no_script(pages):
     assert len(claims) == len(Book().claims)
     assert not [claim for claim in claims if claim.has_attr("hidden")]
     assert all(re.search(r"\bstatus-\w+", " ".join(claim["class"])) for claim in claims)
-
-
-def test_a_build_that_executes_fails(monkeypatch):
-    said = "print('05: Executing notebook using local CWD [mystnb]')"
-    monkeypatch.setattr(publish, "COMMAND", [sys.executable, "-c", said])
-    with pytest.raises(PressError, match="the build executed a chapter"):
-        publish.build()
-
-
-def test_a_build_that_fails_is_reported(monkeypatch):
-    monkeypatch.setattr(publish, "COMMAND", [sys.executable, "-c", "raise SystemExit(1)"])
-    with pytest.raises(PressError, match="the build failed"):
-        publish.build()
 
 
 # --- Colab ---

@@ -4,12 +4,15 @@ import copy
 import os
 import re
 import subprocess
+from importlib.util import find_spec
 from pathlib import Path
+from typing import ClassVar
 
 from docutils import nodes
 from docutils.statemachine import StringList
 from pybtex.plugin import find_plugin, register_plugin
 from sphinx.application import Sphinx
+from sphinx.pycode import ModuleAnalyzer
 from sphinx.util.docutils import SphinxDirective
 
 from normbook.press.evidence import EVIDENCE, built
@@ -135,6 +138,11 @@ def follow_sibling(app: Sphinx, docname: str, source: list[str]) -> None:
     sibling = (BOOK / docname).with_suffix(".ipynb")
     if sibling.exists():
         app.env.note_dependency(str(sibling))
+
+
+def remember(app: Sphinx, *about) -> None:
+    """Note which pages this build reads or writes (the name comes first or last)."""
+    app.normbook_made.add(next(word for word in about if isinstance(word, str)))
 
 
 def find_chapters(app: Sphinx, *unused) -> None:
@@ -274,15 +282,47 @@ def inline_rst(match: re.Match) -> str:
     return match["emphasis"] or match["star"].replace("*", r"\*")
 
 
+imported_source_of = ModuleAnalyzer.get_module_source
+
+
+def source_of(module: str) -> tuple[str, str]:
+    """Return where a module's source lies, and the source.
+
+    Sphinx would import our modules to learn it, and PyTorch with them, at each build.
+    """
+    if module.partition(".")[0] not in ("normalization", "normbook"):
+        return imported_source_of(module)
+    found = find_spec(module)
+    return found.origin, found.loader.get_source(module)
+
+
+class Remembered(find_plugin("pybtex.style.formatting", "alpha")):
+    """The style of the references; each is formatted once, and not twice at every build."""
+
+    formatted: ClassVar[dict] = {}
+
+    def format_entry(self, label: str, entry, bib_data=None):
+        """Return a reference as it is printed."""
+        key = label, repr(entry)
+        if key not in self.formatted:
+            self.formatted[key] = super().format_entry(label, entry, bib_data)
+        return self.formatted[key]
+
+
 def setup(app: Sphinx) -> dict:
     """Register all of it."""
+    ModuleAnalyzer.get_module_source = staticmethod(source_of)
     # without this every citation looks through all installed packages for its backend
     backend = "pybtex.backends", "plaintext"
     register_plugin(*backend, find_plugin(*backend), force=True)
+    register_plugin("pybtex.style.formatting", "normbook", Remembered, force=True)
     app.connect("autodoc-process-docstring", to_rst)
     app.connect("builder-inited", find_chapters)
     app.connect("env-before-read-docs", find_chapters)
     app.connect("source-read", follow_sibling)
+    app.normbook_made = set()
+    app.connect("source-read", remember)
+    app.connect("doctree-resolved", remember)
     app.connect("env-get-updated", restore_numbers, priority=100)
     app.connect("env-get-updated", number_by_chapter, priority=900)
     app.connect("html-page-context", set_buttons, priority=900)

@@ -9,9 +9,15 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
-from normbook.press.pages import BOOK, ROOT, Page, PressError, load_references, write_whole
+from normbook.press.pages import (
+    BOOK,
+    ROOT,
+    Page,
+    PressError,
+    load_references,
+    load_yaml,
+    write_whole,
+)
 
 CLAIMS_JSON = ROOT / "code/normbook/lab/claims.json"
 CALL = re.compile(r"""\bclaim\(\s*["']([\w-]+)["']""")
@@ -33,7 +39,7 @@ class Measurement:
 
 def load_claims(book: Path = BOOK) -> list[dict]:
     """Return the entries of claims.yml. Raises `PressError` for a malformed one."""
-    entries = yaml.safe_load((book / "claims.yml").read_text(encoding="utf-8"))
+    entries = load_yaml(book / "claims.yml")
     references = load_references(book)
     seen = set()
     for entry in entries:

@@ -3,9 +3,7 @@
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-import yaml
-
-from normbook.press.pages import BOOK, Label, PressError, reference
+from normbook.press.pages import BOOK, Label, PressError, load_yaml, reference
 
 FILE = "questions.yml"
 PAGE = "12-interview-questions"
@@ -54,7 +52,7 @@ def load_questions(book: Path = BOOK) -> list[Question]:
     path = book / FILE
     if not path.exists():
         return []
-    entries = yaml.safe_load(path.read_text(encoding="utf-8"))
+    entries = load_yaml(path)
     for place, entry in enumerate(entries, 1):
         for problem in problems_of(entry, place):
             raise PressError(f"{FILE}: question {entry.get('number', f'at {place}')}: {problem}")

@@ -21,6 +21,7 @@ from normbook.press.pages import (
     collect_labels,
     load_pages,
     load_references,
+    press_hash,
 )
 from normbook.press.portable import Context, convert
 from normbook.press.questions import Question, load_questions, question_labels
@@ -187,6 +188,14 @@ def code_hash(root: Path = ROOT) -> str:
     for path in [*paths, *sorted(code.glob("normbook/lab/*.py"))]:
         digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def fingerprint(book: Book, page: Page) -> str:
+    """Return a digest of all that decides whether a sibling is up to date."""
+    others = [(name, other.title, other.is_chapter) for name, other in book.pages.items()]
+    recorded = page.sibling.read_text(encoding="utf-8") if page.sibling.exists() else ""
+    known = (book.labels, book.references, book.claims, others, press_hash())
+    return hashlib.sha256(repr((page.text, recorded, known)).encode()).hexdigest()
 
 
 def state(book: Book, page: Page) -> tuple[str, nbformat.NotebookNode | None]:

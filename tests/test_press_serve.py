@@ -1,0 +1,210 @@
+"""A whole small book, built and served as `make book` and `make serve` do it.
+
+It lies in a path with spaces, nobody's git repository, and is built from another folder.
+"""
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+from conftest import CHAPTER, ROOT, edit
+
+from normbook.press import publish, serve
+from normbook.press.pages import PressError
+
+WORDS = "# Words\n\nThere are few of them.\n"
+PATIENCE = 90  # seconds; a build of this book takes five on a quiet machine
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory):
+    """The folder of a book with a recorded cover and a page of words, not built yet."""
+    root = tmp_path_factory.mktemp("house") / "a path with spaces"
+    shutil.copytree(ROOT / "code", root / "code", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "book/_static", root / "book/_static")
+    for name in ("_config.yml", "pyproject.toml", "LICENSE-text.md", "book/references.bib"):
+        shutil.copy(ROOT / name, root / name)
+    (root / "_toc.yml").write_text("format: jb-book\nroot: index\nchapters:\n- file: words\n")
+    (root / "book/claims.yml").write_text("[]\n")
+    (root / "book/index.md").write_text(CHAPTER.replace("fig-small", "fig-cover"), "utf-8")
+    (root / "book/words.md").write_text(WORDS, "utf-8")
+    answer = press(root, "record")
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    return root
+
+
+def surroundings(root) -> dict[str, str]:
+    """What a press of this house finds: its code, and no git."""
+    return {**os.environ, "PYTHONPATH": str(root / "code"), "PATH": "/nonexistent"}
+
+
+def press(root, module: str) -> subprocess.CompletedProcess:
+    """Run a part of the press in another folder than the book's."""
+    return subprocess.run(
+        [sys.executable, "-m", f"normbook.press.{module}"],
+        cwd=root.parent,
+        env=surroundings(root),
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_a_book_is_built_in_a_path_with_spaces_without_git_from_elsewhere(house):
+    answer = press(house, "publish")
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert "There are few of them" in (house / "_build/html/words.html").read_text("utf-8")
+    assert (house / "_build/html/notebooks/index.ipynb").exists()
+
+
+def test_recording_again_and_a_cover_that_is_there_change_nothing(house):
+    kept = [house / "book/index.ipynb", house / "book/_static/cover.png"]
+    before = [path.read_bytes() for path in kept]
+    assert press(house, "record").returncode == 0
+    assert [path.read_bytes() for path in kept] == before
+
+
+def test_what_a_build_refused_the_next_one_refuses_too(house):
+    edit(house / "book/words.md", "few of them", "few {term}`no such word`")
+    try:
+        for _ in range(2):
+            answer = press(house, "publish")
+            assert answer.returncode == 1, answer.stdout + answer.stderr
+            assert re.search(r"words\.md:3: WARNING: .*no such word", answer.stderr)
+            assert "the build failed" in answer.stderr
+    finally:
+        (house / "book/words.md").write_text(WORDS, "utf-8")
+    assert press(house, "publish").returncode == 0
+
+
+def test_an_interrupted_build_is_made_up_for(house):
+    shutil.rmtree(house / "_build")
+    command = [sys.executable, "-u", "-m", "normbook.press.publish"]
+    with subprocess.Popen(
+        command, cwd=house, env=surroundings(house), stdout=subprocess.PIPE, text=True
+    ) as process:
+        for line in process.stdout:
+            if "reading sources" in line:
+                process.kill()
+                break
+    assert process.wait() != 0
+    answer = press(house, "publish")
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert "There are few of them" in (house / "_build/html/words.html").read_text("utf-8")
+
+
+# --- serving ---
+
+
+@pytest.fixture
+def served(house):
+    """The lines that `make serve` prints as they come, and the address it serves at."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-u", "-m", "normbook.press.serve", "--port", str(port)]
+    with subprocess.Popen(
+        command,
+        cwd=house.parent,
+        env=surroundings(house),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        said = []
+        threading.Thread(target=lambda: said.extend(process.stdout), daemon=True).start()
+        yield said, f"http://127.0.0.1:{port}/words.html"
+        process.terminate()
+
+
+def wait_for(said: list[str], words: str, times: int) -> None:
+    """Wait until the server has said something that often."""
+    end = time.monotonic() + PATIENCE
+    while sum(words in line for line in list(said)) < times:
+        assert time.monotonic() < end, "".join(said)
+        time.sleep(0.05)
+
+
+def test_a_saved_word_is_on_the_served_page(house, served):
+    said, address = served
+    words = house / "book/words.md"
+    wait_for(said, "The book is at", 1)
+    with urllib.request.urlopen(address) as page:
+        assert b"There are few of them" in page.read()
+    try:
+        edit(words, "few of them", "few {term}`no such word`")
+        wait_for(said, "the build failed", 1)
+        edit(words, "few {term}`no such word`", "many of them")
+        wait_for(said, "up to date in", 2)
+        with urllib.request.urlopen(address) as page:
+            assert b"There are many of them" in page.read()
+        edit(house / "book/index.md", "The answer is", "So the answer is")
+        wait_for(said, "refreshed the words of index", 1)
+        wait_for(said, "up to date in", 3)
+        edit(house / "code/normbook/press/serve.py", "Build the book", "Make the book")
+        wait_for(said, "starting anew", 1)
+        wait_for(said, "The book is at", 5)
+    finally:
+        words.write_text(WORDS, "utf-8")
+    assert sum("up to date in" in line for line in said) == 4  # none without a change
+
+
+def test_a_change_is_a_file_that_is_new_gone_or_written(tmp_path, monkeypatch):
+    kept, old = tmp_path / "kept.md", tmp_path / "old.md"
+    kept.write_text("a")
+    old.write_text("a")
+    monkeypatch.setattr(serve, "watched", lambda: tmp_path.iterdir())
+    before = serve.saved()
+    old.unlink()
+    (tmp_path / "new.md").write_text("a")
+    os.utime(kept, ns=(1, 1))
+    assert {path.name for path in serve.wait_for_change(before)} == {"kept.md", "old.md", "new.md"}
+
+
+def test_files_are_served_to_this_machine_alone(tmp_path):
+    (tmp_path / "a.html").write_text("here")
+    server = serve.serve(tmp_path, 0)
+    address = f"http://127.0.0.1:{server.server_port}"
+    with urllib.request.urlopen(f"{address}/a.html") as page:
+        assert page.read() == b"here"
+    with pytest.raises(urllib.error.HTTPError):
+        urllib.request.urlopen(f"{address}/b.html")
+    assert server.server_address[0] == "127.0.0.1"
+    server.shutdown()
+    server.server_close()
+
+
+# --- what stops a build ---
+
+
+class Silent:
+    """Sphinx, as far as a build asks it: says `words`, and ends with `statuscode`."""
+
+    def __init__(self, heard, words="", code=0):
+        self.heard, self.words, self.code = heard, words, code
+
+    def build(self):
+        self.heard.write(self.words)
+        self.statuscode = self.code
+
+
+def test_a_build_that_executes_fails():
+    heard = publish.Heard()
+    app = Silent(heard, "05: Executing notebook using local CWD [mystnb]")
+    with pytest.raises(PressError, match="the build executed a chapter"):
+        publish.build(app, heard)
+    app.words = ""
+    publish.build(app, heard)  # and the next one, which does not, does not
+
+
+def test_a_build_that_fails_is_reported():
+    heard = publish.Heard()
+    with pytest.raises(PressError, match="the build failed"):
+        publish.build(Silent(heard, code=1), heard)
