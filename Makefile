@@ -9,6 +9,7 @@ TEST := NORMBOOK_STRICT=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --di
 NBVAL := --nbval --nbval-current-env --ignore tests/web
 # In a process of its own: the browser's driver and the notebooks each want the event loop.
 WEB := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 tests/web
+PORT := 8000
 VERSIONS := pinned
 ALONE_PYTHON := $(BIN)/python
 
@@ -35,16 +36,15 @@ test: $(READY) $(CLAIMS) ## check the code, the book's rules, and every result b
 record: $(READY) ## execute the chapters that changed and keep what they print (ALL=1: all of them)
 	$(BIN)/python -m normbook.press.record $(if $(ALL),--all)
 
-serve: book ## build, then serve the pages on this machine
-	@echo "The book is at http://localhost:8000 (stop with Ctrl-C)"
-	$(BIN)/python -m http.server 8000 --bind 127.0.0.1 --directory _build/html
+serve: $(READY) ## serve the pages on this machine, and build them anew at each save
+	$(BIN)/python -m normbook.press.serve --port $(PORT)
 
 clean: ## remove the built pages and the environment; the recorded results stay
 	rm -rf _build .venv $(KERNELS) $(CLAIMS) .pytest_cache .ruff_cache .hypothesis
 
 SETTINGS := ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 NORMBOOK_THREADS=2,OMP_WAIT_POLICY=passive \
   $(if $(shell grep -m1 -o avx512f /proc/cpuinfo),ATEN_CPU_CAPABILITY=avx512) \
-  MKL_CBWR=COMPATIBLE,ONEDNN_MAX_CPU_ISA=SSE41
+  MKL_CBWR=COMPATIBLE,ONEDNN_MAX_CPU_ISA=SSE41 NORMBOOK_PERTURB=3e-12
 
 test-web: book ## look at every page in a browser: narrow, wide, light, dark, and with axe
 	NORMBOOK_WEB=all $(WEB)
@@ -56,8 +56,10 @@ test-portable: $(READY) $(CLAIMS) ## run all notebooks on other instruction sets
 	@for setting in $(SETTINGS); do \
 	  case $$setting in NORMBOOK_THREADS=*) at_once="-n 1";; *) at_once=;; esac; \
 	  echo "== $$setting"; \
-	  env $$(echo $$setting | tr , ' ') $(TEST) $$at_once $(NBVAL) book || exit 1; done
-	$(MAKE) --no-print-directory test-alone
+	  env $$(echo $$setting | tr , ' ') $(TEST) $$at_once $(NBVAL) book || failed="$$failed $$setting"; \
+	done; \
+	echo "== alone"; $(MAKE) --no-print-directory test-alone || failed="$$failed alone"; \
+	test -z "$$failed" || { echo "results differ under:$$failed"; exit 1; }
 
 gpu-check: $(READY) $(CLAIMS) ## on a machine with a CUDA GPU: unit tests and all notebooks on it
 	@$(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || { \
