@@ -84,6 +84,15 @@ def test_what_a_build_refused_the_next_one_refuses_too(house):
     assert press(house, "publish").returncode == 0
 
 
+def test_a_changed_style_is_on_the_site_though_no_page_changed(house):
+    assert press(house, "publish").returncode == 0
+    style = house / "book/_static/book.css"
+    style.write_text(style.read_text("utf-8") + "/* new */\n", "utf-8")
+    answer = press(house, "publish")
+    assert "0 added, 0 changed" in answer.stdout, answer.stdout + answer.stderr
+    assert (house / "_build/html/_static/book.css").read_text("utf-8").endswith("/* new */\n")
+
+
 def test_an_interrupted_build_is_made_up_for(house):
     shutil.rmtree(house / "_build")
     command = [sys.executable, "-u", "-m", "normbook.press.publish"]

@@ -6,8 +6,10 @@ import os
 from urllib.parse import unquote, urlparse
 
 import pytest
+from conftest import FORMULAS
 
 CHAPTER = "05-pre-vs-post-norm"
+ANSWER = 1000  # milliseconds
 OWN, ALL = 700_000, 2_000_000  # bytes of a chapter's page, compressed
 
 
@@ -94,6 +96,60 @@ def test_the_contents_open_on_a_phone(visit):
         "document.querySelector('.bd-sidebar-primary').getBoundingClientRect().left >= 0"
     )
     assert link.is_visible()
+
+
+# Called when the page answers: what has been drawn by then, and what is clicked meanwhile.
+ANSWERS = """addEventListener("DOMContentLoaded", () => {
+  window.drawnAtFirst = document.querySelectorAll("mjx-container").length;
+  window.libraryAtFirst = Boolean(window.MathJax?.version);
+  const wait = setInterval(() => {
+    const drawn = document.querySelectorAll("mjx-container").length;
+    if (!drawn) return;
+    clearInterval(wait);
+    window.drawnAtClick = drawn;
+    document.querySelector("div.cell details.hide summary").click();
+    window.openAtClick = document.querySelector("div.cell details.hide").open;
+  });
+})"""
+
+
+def test_a_page_answers_before_its_formulas_are_drawn(page, site):
+    page.add_init_script(ANSWERS)
+    page.goto((site / f"{CHAPTER}.html").as_uri())
+    page.evaluate(FORMULAS)
+    at_first, library, at_click, opened, drawn, asked = page.evaluate(
+        "[drawnAtFirst, libraryAtFirst, drawnAtClick, openAtClick,"
+        " document.querySelectorAll('mjx-container').length,"
+        " document.querySelectorAll('.math').length]"
+    )
+    assert (at_first, library) == (0, False)
+    assert 0 < at_click < drawn
+    assert opened
+    assert drawn >= asked > 20
+    assert not page.troubles, page.troubles
+
+
+@pytest.mark.skipif(
+    os.environ.get("NORMBOOK_WEB") != "all",
+    reason="a time in seconds: only make test-web takes it, with nothing beside it",
+)
+def test_a_chapter_answers_within_a_second(browser, site):
+    slow = {}
+    for path in sorted(site.glob("[0-9a]*-*.html")):
+        times = [answer_time(browser, path) for _ in range(5)]
+        if min(times) > ANSWER:
+            slow[path.stem] = times
+    assert not slow, slow
+
+
+def answer_time(browser, path) -> float:
+    """Milliseconds until a page's scripts listen, in a browser that has not seen it."""
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    page = context.new_page()
+    page.goto(path.as_uri())
+    found = page.evaluate("performance.getEntriesByType('navigation')[0].domContentLoadedEventEnd")
+    context.close()
+    return found
 
 
 def test_chapters_are_small(browser, site):

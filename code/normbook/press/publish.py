@@ -184,6 +184,8 @@ def finish(book: Book) -> None:
     for path in HTML.glob("*.html"):
         if path.stem not in {*book.pages, *SPHINX_PAGES}:
             path.unlink()
+    # Sphinx copies them only when it also makes a page.
+    shutil.copytree(BOOK / "_static", HTML / "_static", dirs_exist_ok=True)
     write_notebooks(book, HTML / NOTEBOOKS)
     if book.questions:
         write_deck(book, HTML / DECK)

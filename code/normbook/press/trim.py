@@ -43,6 +43,8 @@ USELESS = re.compile(
     re.S,
 )
 ICONS_LINK = re.compile(rf'(href="[^"]*){VENDOR}[^"]*\.css[^"]*"')
+# Fetched early; book.js runs it once the page answers.
+MATHJAX = re.compile(r'<script defer="defer" src="([^"]*mathjax/[^"]*)"></script>')
 PICTURE = re.compile(r'src="_images/([0-9a-f]{64})\.png"')
 
 
@@ -129,11 +131,11 @@ def shrink_pictures(images: Path, kept: Path) -> dict[str, str]:
 
 
 def label_parts(text: str) -> str:
-    """Return a page with what the theme leaves out: a role for the side, no wait for formulas.
+    """Return a page with what the theme leaves out: a role for the side, formulas after the rest.
 
     A list of references is none to a screen reader: targets of links stand between its entries.
     """
     side = '<div class="bd-sidebar-primary bd-sidebar'
     text = text.replace(side, f'<div role="navigation" aria-label="The book" {side[5:]}')
     text = text.replace('<div role="list" class="citation-list">', '<div class="citation-list">')
-    return re.sub(r'<script defer="defer" (src="[^"]*mathjax/)', r'<script async="async" \1', text)
+    return MATHJAX.sub(r'<link rel="preload" as="script" id="mathjax" href="\1" />', text)
