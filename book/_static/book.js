@@ -23,7 +23,8 @@ addEventListener("DOMContentLoaded", () => {
   document.head.append(script);
 });
 
-// What scrolls sideways can be reached, and then scrolled, with the keyboard.
+// What scrolls sideways can be reached, and then scrolled, with the keyboard. Before, when all
+// formulas are drawn, the cells out of sight are laid out too.
 function reachWideParts() {
   const parts = ".math, .bd-article p, .bd-article pre, .pst-scrollable-table-container, .output";
   for (const part of document.querySelectorAll(parts)) {
@@ -33,6 +34,9 @@ function reachWideParts() {
 }
 addEventListener("load", () => {
   const formulas = window.MathJax?.startup?.promise ?? Promise.resolve();
-  formulas.then(reachWideParts);
+  formulas.then(() => {
+    document.documentElement.classList.add("drawn");
+    reachWideParts();
+  });
 });
 addEventListener("resize", reachWideParts);

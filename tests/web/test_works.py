@@ -124,6 +124,9 @@ def test_a_page_answers_before_its_formulas_are_drawn(page, site):
     )
     assert (at_first, library) == (0, False)
     assert 0 < at_click < drawn
+    page.wait_for_selector("html.drawn")  # and in the end nothing is left out
+    cells = "all => all.map(cell => getComputedStyle(cell).contentVisibility)"
+    assert set(page.eval_on_selector_all("div.cell", cells)) == {"visible"}
     assert opened
     assert drawn >= asked > 20
     assert not page.troubles, page.troubles
