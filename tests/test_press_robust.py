@@ -1,14 +1,11 @@
 """What goes wrong is said with file and line, and leaves nothing half done."""
 
 import os
-import shutil
-import subprocess
-import sys
 import threading
 import time
 
 import pytest
-from conftest import ROOT, edit, lay_small_book
+from conftest import edit
 
 from normbook.press import extension, publish
 from normbook.press import record as recorder
@@ -61,6 +58,24 @@ def test_a_hostile_chapter_is_refused_with_file_and_line(name, small_book):
         read_all(Book(small_book.folder))
     assert str(error.value).startswith(f"07-small.md:{line}: "), error.value
     assert said in str(error.value)
+
+
+# The book's other files: which, what is written into it, how the error begins.
+BROKEN = {
+    "_toc.yml": ("root: }", "_toc.yml:1: cannot be read as YAML"),
+    "book/claims.yml": ("- id: a\n- id: 'b", "claims.yml:2: cannot be read as YAML"),
+    "book/questions.yml": ("- number: 1\n  level: }", "questions.yml:2: cannot be read as YAML"),
+    "book/references.bib": ("@article{a, title = {x}", "references.bib: syntax error in line 1"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_file_beside_the_chapters_is_refused(name, small_book):
+    text, said = BROKEN[name]
+    (small_book.folder.parent / name).write_text(text, encoding="utf-8")
+    with pytest.raises(PressError) as error:
+        publish.refresh(Book(small_book.folder))
+    assert str(error.value).startswith(said), error.value
 
 
 # --- what fails while a chapter runs ---
@@ -138,22 +153,6 @@ def test_read_only_notebooks_do_when_nothing_is_to_be_written(small_book, monkey
     edit(small_book.folder / "07-small.md", "The answer is", "So the answer is")
     with pytest.raises(AssertionError, match=r"07-small\.ipynb"):
         publish.refresh(Book(small_book.folder))
-
-
-def test_the_press_works_in_a_path_with_spaces_without_git_from_elsewhere(tmp_path):
-    root = tmp_path / "a path with spaces"
-    shutil.copytree(ROOT / "code", root / "code", ignore=shutil.ignore_patterns("__pycache__"))
-    lay_small_book(root)
-    environment = {**os.environ, "PYTHONPATH": str(root / "code"), "PATH": "/nonexistent"}
-    for module in ("ledger", "record"):
-        command = [sys.executable, "-m", f"normbook.press.{module}"]
-        options = ["--only", "07-small"] if module == "record" else []
-        answer = subprocess.run(
-            [*command, *options], cwd=tmp_path, env=environment, capture_output=True, text=True
-        )
-        # The small book has no claims to write and no cover; all else is done.
-        assert "Traceback" not in answer.stderr or "index" in answer.stderr, answer.stderr
-    assert (root / "book/07-small.ipynb").exists()
 
 
 def test_no_git_means_no_address(monkeypatch):

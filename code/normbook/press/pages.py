@@ -15,6 +15,7 @@ from myst_nb.core.read import (
     read_myst_markdown_notebook,
 )
 from pybtex.database import parse_string
+from pybtex.exceptions import PybtexError
 
 ROOT = Path(__file__).resolve().parents[3]
 BOOK = ROOT / "book"
@@ -45,9 +46,12 @@ def write_whole(path: Path, text: str) -> None:
 
 def load_yaml(path: Path):
     """Return what a YAML file holds, by the loader in C where PyYAML has it: ten times as fast."""
-    return yaml.load(
-        path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    )
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        return yaml.load(path.read_text(encoding="utf-8"), Loader=loader)
+    except yaml.YAMLError as error:
+        place = f"{path.name}:{error.problem_mark.line + 1 if error.problem_mark else 1}"
+        raise PressError(f"{place}: cannot be read as YAML ({error.problem})") from error
 
 
 def press_hash() -> str:
@@ -244,7 +248,10 @@ def load_references(book: Path = BOOK) -> dict[str, Reference]:
 @cache
 def parse_references(text: str) -> dict[str, Reference]:
     """Return the entries of a bibliography by key."""
-    entries = parse_string(text, "bibtex").entries
+    try:
+        entries = parse_string(text, "bibtex").entries
+    except PybtexError as error:
+        raise PressError(f"references.bib: {error}") from error
     return {key: short_reference(key, entry) for key, entry in entries.items()}
 
 

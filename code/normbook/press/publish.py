@@ -211,6 +211,7 @@ def write_notebooks(book: Book, folder: Path) -> None:
 
 def publish(app: Sphinx, heard: Heard, book: Book) -> None:
     """Bring the pages up to date. Raises `PressError` where that cannot be done."""
+    write_json(book.claims)
     refresh(book)
     write_evidence(book)
     prime(book)
@@ -225,7 +226,6 @@ def main() -> int:
     try:
         with alone():
             book, *_ = built()
-            write_json(book.claims)
             forget_old_pages()
             with sphinx(heard) as app:
                 publish(app, heard, book)

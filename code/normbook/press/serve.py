@@ -86,10 +86,13 @@ def main() -> None:
     port = parser.parse_args().port
     gc.disable()  # see publish.main
     heard = Heard()
-    with alone():
-        forget_old_pages()
     try:
+        with alone():
+            built()
+            forget_old_pages()
         server = serve(HTML, port)
+    except PressError as error:
+        raise SystemExit(error) from error
     except OSError as error:
         raise SystemExit(f"port {port} cannot be had: {error.strerror}") from error
     with sphinx(heard) as app:
