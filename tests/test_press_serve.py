@@ -201,19 +201,31 @@ class Silent:
 
     def build(self):
         self.heard.write(self.words)
+        self.normbook_made.add("05")
         self.statuscode = self.code
 
 
-def test_a_build_that_executes_fails():
-    heard = publish.Heard()
-    app = Silent(heard, "05: Executing notebook using local CWD [mystnb]")
+@pytest.fixture
+def silent(tmp_path, monkeypatch):
+    """Such a Sphinx, with the page 05 read and a notebook in the cache."""
+    monkeypatch.setattr(publish, "CACHE", tmp_path / "cache")
+    monkeypatch.setattr(publish, "DOCTREES", tmp_path)
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "05.doctree").touch()
+    return Silent(publish.Heard())
+
+
+def test_a_build_that_executes_fails_and_leaves_nothing_of_it(silent):
+    silent.words = "05: Executing notebook using local CWD [mystnb]"
     with pytest.raises(PressError, match="the build executed a chapter"):
-        publish.build(app, heard)
-    app.words = ""
-    publish.build(app, heard)  # and the next one, which does not, does not
+        publish.build(silent, silent.heard)
+    assert not list(publish.DOCTREES.iterdir())
+    silent.words = ""
+    publish.build(silent, silent.heard)  # the next one, which does not, does not fail
 
 
-def test_a_build_that_fails_is_reported():
-    heard = publish.Heard()
+def test_a_build_that_fails_is_reported(silent):
+    silent.code = 1
     with pytest.raises(PressError, match="the build failed"):
-        publish.build(Silent(heard, code=1), heard)
+        publish.build(silent, silent.heard)
+    assert [path.name for path in publish.DOCTREES.iterdir()] == ["cache"]

@@ -159,20 +159,22 @@ def build(app: Sphinx, heard: Heard) -> None:
     heard.seek(0)
     heard.truncate()
     app.normbook_made, app.statuscode, app._warncount = set(), 0, 0  # of an earlier build
-    fine = False
+    fine = executed = False
     try:
         app.build()
-        fine = app.statuscode == 0
+        executed = EXECUTED in heard.getvalue()
+        fine = app.statuscode == 0 and not executed
     except SphinxError as error:
         raise PressError(f"the build failed: {error}") from error
     finally:
         if not fine:
             for name in app.normbook_made:
                 (DOCTREES / f"{name}.doctree").unlink(missing_ok=True)
+    if executed:
+        shutil.rmtree(CACHE)  # which now holds what was executed
+        raise PressError("the build executed a chapter instead of showing what was recorded")
     if not fine:
         raise PressError("the build failed: see above")
-    if EXECUTED in heard.getvalue():
-        raise PressError("the build executed a chapter instead of showing what was recorded")
 
 
 def finish(book: Book) -> None:
