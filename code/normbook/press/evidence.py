@@ -19,19 +19,16 @@ def built() -> tuple[Book, dict[str, Measurement], dict[str, str]]:
     return book, found, places(book)
 
 
-def write_evidence(book: Book) -> None:
+def write_evidence() -> None:
     """Write what the chapters hold for the pages about them, if it is not what stands there.
 
     Sphinx makes those pages again when this file changes: not at each change of a word.
     """
-    pages = {
-        page.name: {
-            "measured": {name: astuple(seen) for name, seen in measurements(page).items()},
-            "counts": counts(page),
-        }
-        for page in book.chapters
-    }
-    text = json.dumps({"pages": pages, "places": places(book)}, ensure_ascii=False, indent=1)
+    book, found, where = built()
+    measured = {name: astuple(seen) for name, seen in found.items()}
+    counted = {page.name: counts(page) for page in book.chapters}
+    everything = {"measured": measured, "counts": counted, "places": where}
+    text = json.dumps(everything, ensure_ascii=False, indent=1)
     if not EVIDENCE.exists() or EVIDENCE.read_text(encoding="utf-8") != text:
         write_whole(EVIDENCE, text)
 

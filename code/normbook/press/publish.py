@@ -26,7 +26,7 @@ from normbook.press.extension import NOTEBOOKS
 from normbook.press.ledger import write_json
 from normbook.press.pages import BOOK, ROOT, PressError, press_hash, write_whole
 from normbook.press.questions import DECK
-from normbook.press.siblings import Book, code_cells, dump, fingerprint, read, state
+from normbook.press.siblings import Book, dump, fingerprint, state
 from normbook.press.standalone import make_standalone, shipped_files
 from normbook.press.trim import trim
 
@@ -70,9 +70,10 @@ def prime(book: Book) -> None:
 
     The build takes their outputs, and finds them by their code.
     """
-    notebooks = {page.name: code_cells(read(page.sibling)) for page in book.chapters}
+    notebooks = [json.loads(page.sibling.read_text(encoding="utf-8")) for page in book.chapters]
     cells = [
-        (name, cell.source, cell.outputs) for name, found in notebooks.items() for cell in found
+        [(cell["source"], cell["outputs"]) for cell in notebook["cells"] if "outputs" in cell]
+        for notebook in notebooks
     ]
     digest = hashlib.sha256(json.dumps(cells).encode()).hexdigest()
     stamp = CACHE / "primed"
@@ -215,7 +216,7 @@ def publish(app: Sphinx, heard: Heard, book: Book) -> None:
     """Bring the pages up to date. Raises `PressError` where that cannot be done."""
     write_json(book.claims)
     refresh(book)
-    write_evidence(book)
+    write_evidence()
     prime(book)
     build(app, heard)
     finish(book)

@@ -66,6 +66,13 @@ class Book:
         """The pages that have code."""
         return [page for page in self.pages.values() if page.is_chapter]
 
+    @cached_property
+    def surroundings(self) -> str:
+        """A digest of what a chapter's words depend on outside of the chapter, press included."""
+        others = [(name, other.title, other.is_chapter) for name, other in self.pages.items()]
+        everything = (self.labels, self.references, self.claims, others, press_hash())
+        return hashlib.sha256(repr(everything).encode()).hexdigest()
+
     def context(self, page: Page, outputs: list[list], link: Callable) -> Context:
         """Return what the conversion of one page needs."""
         titles = {name: other.title for name, other in self.pages.items()}
@@ -102,17 +109,19 @@ def make_sibling(
         if cell.cell_type == "markdown":
             text = convert(cell.source, context, first_line(page, line))
             if text:
-                cells.append(nbformat.v4.new_markdown_cell(text, id=name))
+                prose = {"cell_type": "markdown", "id": name, "metadata": {}, "source": text}
+                cells.append(prose)
             continue
         check_kind(cell, page, line)
         cells.append(
-            nbformat.v4.new_code_cell(
-                cell.source,
-                id=name,
-                metadata=cell.metadata,
-                outputs=outputs[code],
-                execution_count=code + 1,
-            )
+            {
+                "cell_type": "code",
+                "id": name,
+                "metadata": cell.metadata,
+                "source": cell.source,
+                "outputs": outputs[code],
+                "execution_count": code + 1,
+            }
         )
         code += 1
     metadata = {
@@ -120,7 +129,9 @@ def make_sibling(
         "language_info": {"name": "python"},
         "normbook": marks,
     }
-    return nbformat.v4.new_notebook(cells=cells, metadata=metadata)
+    form = {"nbformat": 4, "nbformat_minor": 5}
+    # checked as a whole by `dump`: nbformat would check each cell by itself, which takes seconds
+    return nbformat.from_dict({"cells": cells, "metadata": metadata, **form})
 
 
 def first_line(page: Page, line: int) -> int:
@@ -192,10 +203,9 @@ def code_hash(root: Path = ROOT) -> str:
 
 def fingerprint(book: Book, page: Page) -> str:
     """Return a digest of all that decides whether a sibling is up to date."""
-    others = [(name, other.title, other.is_chapter) for name, other in book.pages.items()]
     recorded = page.sibling.read_text(encoding="utf-8") if page.sibling.exists() else ""
-    known = (book.labels, book.references, book.claims, others, press_hash())
-    return hashlib.sha256(repr((page.text, recorded, known)).encode()).hexdigest()
+    everything = "\0".join([page.text, recorded, book.surroundings])
+    return hashlib.sha256(everything.encode()).hexdigest()
 
 
 def state(book: Book, page: Page) -> tuple[str, nbformat.NotebookNode | None]:

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from pathlib import Path
 
 from fontTools import subset
@@ -79,14 +80,20 @@ def draw_icon(script: str, match: re.Match) -> str:
         for part in match[2].split()
         if part.startswith("fa-") and part not in STYLES
     )
-    found = re.search(rf'[,{{]"?{name}"?:\[(\d+),(\d+),\[[^\]]*\],"\w+","([^"]+)"\]', script)
-    if not found:
-        raise PressError(f"the theme has no icon named {name}")
-    width, height, path = found.groups()
+    width, height, path = find_icon(script, name)
     return (
         f'<svg class="svg-inline--fa {match[2]}"{match[3]} aria-hidden="true" focusable="false" '
         f'viewBox="0 0 {width} {height}"><path fill="currentColor" d="{path}"></path></svg>'
     )
+
+
+@lru_cache(maxsize=64)
+def find_icon(script: str, name: str) -> tuple[str, str, str]:
+    """Return an icon's width, height and path from the theme's script."""
+    found = re.search(rf'[,{{]"?{name}"?:\[(\d+),(\d+),\[[^\]]*\],"\w+","([^"]+)"\]', script)
+    if not found:
+        raise PressError(f"the theme has no icon named {name}")
+    return found.groups()
 
 
 def write_font(static: Path, font: Path) -> None:
