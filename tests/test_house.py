@@ -18,17 +18,8 @@ MAY_IMPORT = {
         *("normalization", "normbook.lab"),
     },
     "press": {
-        *(
-            "docutils",
-            "sphinx",
-            "myst_nb",
-            "nbformat",
-            "nbclient",
-            "jupyter_book",
-            "jupyter_cache",
-            "pybtex",
-        ),
-        *("jupyter_client", "fontTools", "PIL"),
+        *("docutils", "sphinx", "myst_nb", "nbformat", "nbclient", "jupyter_cache", "pybtex"),
+        *("jupyter_book", "jupyter_client", "fontTools", "PIL"),
         *("yaml", "genanki", "normbook.press"),
     },
 }
