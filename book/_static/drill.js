@@ -15,25 +15,29 @@
     { key: "3", name: "Knew it" },
   ];
 
-  /* Grades by card, {box, due}. Without storage they last as long as the page. */
+  /* Grades by card, {box, due}. They are read anew before each change: another tab may have graded.
+   * Without storage they last as long as the page. */
   const store = {
     kept: true,
-    read() {
+    grades: {},
+    tried(use) {
       try {
-        const found = sound(localStorage.getItem(KEY));
-        localStorage.setItem(KEY, JSON.stringify(found)); // refused in some private windows
-        return found;
+        if (this.kept) use();
       } catch {
-        this.kept = false;
-        return {};
+        this.kept = false; // refused in some private windows
       }
     },
+    read() {
+      this.tried(() => (this.grades = sound(localStorage.getItem(KEY))));
+      return this.grades;
+    },
     write(grades) {
-      try {
-        localStorage.setItem(KEY, JSON.stringify(grades));
-      } catch {
-        this.kept = false;
-      }
+      this.grades = grades;
+      this.tried(() => localStorage.setItem(KEY, JSON.stringify(grades)));
+    },
+    probe() {
+      this.tried(() => localStorage.setItem(`${KEY}-probe`, ""));
+      this.tried(() => localStorage.removeItem(`${KEY}-probe`));
     },
   };
 
@@ -109,7 +113,8 @@
     const list = document.querySelector(".drill");
     if (!list) return;
     const cards = readCards(list);
-    let grades = store.read();
+    store.probe();
+    store.read();
     let current = null;
     let shown = false;
     let skipped = []; // in this sitting, without a grade
@@ -158,10 +163,9 @@
       text: "Start over",
       on: () => {
         if (!window.confirm("Delete your grades and start over?")) return;
-        grades = {};
         skipped = [];
         early = [];
-        store.write(grades);
+        store.write({});
         next(true);
       },
     });
@@ -186,7 +190,7 @@
       const now = Date.now();
       const among = chosen();
       early = early.filter((card) => among.includes(card));
-      current = [...queue(among, grades, now, skipped), ...early][0] || null;
+      current = [...queue(among, store.grades, now, skipped), ...early][0] || null;
       shown = false;
       draw();
       say(among, now);
@@ -209,6 +213,7 @@
     }
 
     function say(among, now) {
+      const grades = store.grades;
       const due = among.filter((card) => !grades[card.number] || grades[card.number].due <= now);
       const known = among.filter((card) => grades[card.number] && grades[card.number].box > 0);
       count.textContent = `${due.length} of ${among.length} due, ${known.length} known so far`;
@@ -232,6 +237,7 @@
 
     function give(grade) {
       if (!current || !shown) return;
+      const grades = store.read();
       const old = grades[current.number];
       const due = !old || old.due <= Date.now();
       if (due || grade === 0) grades[current.number] = regrade(old, grade, Date.now());
@@ -251,6 +257,13 @@
       else if (event.key === " " && current && !shown && !busy) show();
       else return;
       event.preventDefault();
+    });
+
+    /* Graded in another tab. */
+    addEventListener("storage", () => {
+      store.read();
+      if (shown) say(chosen(), Date.now());
+      else next(false);
     });
 
     next(false);
