@@ -36,8 +36,10 @@
       this.tried(() => localStorage.setItem(KEY, JSON.stringify(grades)));
     },
     probe() {
-      this.tried(() => localStorage.setItem(`${KEY}-probe`, ""));
-      this.tried(() => localStorage.removeItem(`${KEY}-probe`));
+      this.tried(() => {
+        localStorage.setItem(`${KEY}-probe`, "");
+        localStorage.removeItem(`${KEY}-probe`);
+      });
     },
   };
 
@@ -259,8 +261,9 @@
       event.preventDefault();
     });
 
-    /* Graded in another tab. */
-    addEventListener("storage", () => {
+    /* Another tab graded, or deleted all there is (then there is no key). */
+    addEventListener("storage", ({ key }) => {
+      if (key !== KEY && key !== null) return;
       store.read();
       if (shown) say(chosen(), Date.now());
       else next(false);

@@ -68,11 +68,11 @@ def refresh(book: Book) -> None:
 def prime(book: Book) -> None:
     """Lay the recorded notebooks where the build looks for executed ones, if they are not there.
 
-    The build takes their outputs, and finds them by their code.
+    The build takes their outputs, and finds them by their code and its metadata, captions included.
     """
     notebooks = [json.loads(page.sibling.read_text(encoding="utf-8")) for page in book.chapters]
     cells = [
-        [(cell["source"], cell["outputs"]) for cell in notebook["cells"] if "outputs" in cell]
+        [(c["source"], c["metadata"], c["outputs"]) for c in notebook["cells"] if "outputs" in c]
         for notebook in notebooks
     ]
     digest = hashlib.sha256(json.dumps(cells).encode()).hexdigest()
