@@ -84,6 +84,14 @@ def test_what_a_build_refused_the_next_one_refuses_too(house):
     assert press(house, "publish").returncode == 0
 
 
+def test_a_changed_caption_is_on_the_page_and_nothing_is_executed(house):
+    assert press(house, "publish").returncode == 0
+    edit(house / "book/index.md", "caption: Three points.", "caption: Three points rise.")
+    answer = press(house, "publish")
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert "Three points rise." in (house / "_build/html/index.html").read_text("utf-8")
+
+
 def test_a_changed_style_is_on_the_site_though_no_page_changed(house):
     assert press(house, "publish").returncode == 0
     style = house / "book/_static/book.css"
