@@ -91,8 +91,8 @@ bench: $(READY) ## time the engine's layers beside PyTorch's
 	MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=8589934592 \
 	  $(BIN)/python tests/bench.py
 
-$(CLAIMS): book/claims.yml book/references.bib $(READY)
-	$(BIN)/python -m normbook.press.ledger
+$(CLAIMS): $(wildcard book/claims/*.yml) book/references.bib $(READY)
+	$(BIN)/python -m normbook.press.book
 
 # Triton is large and for this one test, so it lives apart, and borrows all else from .venv.
 $(KERNELS)/.ready: pyproject.toml $(READY)

@@ -21,8 +21,9 @@ from pathlib import Path
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
+from normbook.press.book import Book
 from normbook.press.ledger import write_json
-from normbook.press.siblings import Book, code_cells
+from normbook.press.pages import code_cells
 from normbook.press.standalone import make_standalone
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -124,7 +125,7 @@ def main() -> int:
     parser.add_argument("chapters", nargs="*", help="these only")
     options = parser.parse_args()
     book = Book()
-    write_json(book.claims)
+    write_json(book.claims, book.claims_json)
     environment = make_environment(options.versions, options.python)
     if found := foreign(environment):
         raise SystemExit(f"{environment} should not have {found}: remove it and start again")

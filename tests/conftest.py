@@ -5,8 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
-from normbook.press.siblings import Book
+from normbook.press.book import Book
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -61,21 +62,35 @@ def default_dtype_stays():
         assert left == torch.float32, f"this test left the default dtype at {left}"
 
 
-def lay_small_book(root: Path) -> Path:
-    """Write a book of one chapter, `07-small`, under `root`, and return its folder."""
+def lay_small_book(root: Path) -> Book:
+    """Write a book of one chapter, `07-small`, under `root`, and return it."""
     folder = root / "book"
     folder.mkdir()
     (root / "_toc.yml").write_text("format: jb-book\nroot: 07-small\n")
-    (folder / "claims.yml").write_text("[]\n")
+    (root / "_config.yml").write_text("title: A small book\n")
     shutil.copy(ROOT / "book/references.bib", folder)
     (folder / "07-small.md").write_text(CHAPTER, encoding="utf-8")
-    return folder
+    return Book(root)
+
+
+def lay_claims(book: Book, *entries: dict, page: str = "07-small") -> Path:
+    """Write what a page claims, for the press and for the cells, and return the file."""
+    path = book.folder / "claims" / f"{page}.yml"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(yaml.safe_dump(list(entries), sort_keys=False), encoding="utf-8")
+    return path
+
+
+def print_instead(book: Book, code: str) -> Book:
+    """Put `code` into the last cell of the small chapter, and return the book as it then is."""
+    edit(book.folder / "07-small.md", 'print("mean 0.503")', code)
+    return Book(book.root)
 
 
 @pytest.fixture
 def small_book(tmp_path) -> Book:
     """A book of one chapter, `07-small`, not recorded yet."""
-    return Book(lay_small_book(tmp_path))
+    return lay_small_book(tmp_path)
 
 
 def edit(path: Path, old: str, new: str) -> None:

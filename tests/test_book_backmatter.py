@@ -6,9 +6,9 @@ import re
 import pytest
 from conftest import ROOT
 
+from normbook.press.book import Book
 from normbook.press.ledger import sources
 from normbook.press.reading import CELL, minutes
-from normbook.press.siblings import Book
 
 BOOK = Book()
 GREEK = (

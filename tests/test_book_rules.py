@@ -4,20 +4,24 @@ import json
 import re
 
 import pytest
-from conftest import ROOT, edit
+from conftest import CHAPTER, ROOT, edit, lay_claims
 
 from normbook.press import record as recorder
-from normbook.press.ledger import load_claims, unmatched
-from normbook.press.pages import PressError
+from normbook.press.book import GLUE, Book
+from normbook.press.files import PressError
+from normbook.press.ledger import MIME
 from normbook.press.rules import (
     failed_claims,
     figures_without_words,
     long_lines,
+    more_than_claims,
     paths_in,
     problems_of_book,
     raw_markup,
+    rivals_missing,
+    too_many_illustrations,
+    unmatched,
 )
-from normbook.press.siblings import Book
 
 SIBLING = {
     "nbformat": 4,
@@ -33,13 +37,6 @@ def test_the_book_keeps_its_rules():
 
 def test_the_readmes_figure_is_the_covers():
     assert (ROOT / "book/_static/cover.png").read_bytes() == recorder.cover_picture(Book())
-
-
-def test_the_ledger_page_prints_every_section():
-    sections = {str(entry["section"]) for entry in Book().claims}
-    text = (ROOT / "book/ledger.md").read_text(encoding="utf-8")
-    printed = {line.split("} ")[1] for line in text.splitlines() if line.startswith("```{ledger} ")}
-    assert printed == sections
 
 
 def write_sibling(page, *cells):
@@ -112,82 +109,213 @@ def test_other_slashes_pass(text):
 )
 def test_a_figure_without_words_is_found(small_book, old, missing):
     edit(small_book.folder / "07-small.md", old, old.split(":")[0] + ": ''")
-    page = Book(small_book.folder).pages["07-small"]
+    page = Book(small_book.root).pages["07-small"]
     assert figures_without_words(page) == [f"07-small: the figure of cell 1 has no {missing}"]
 
 
 def test_a_figure_without_any_metadata_is_found(small_book):
     edit(small_book.folder / "07-small.md", 'print("mean 0.503")', "show(figure)")
-    page = Book(small_book.folder).pages["07-small"]
+    page = Book(small_book.root).pages["07-small"]
     assert len(figures_without_words(page)) == 3
 
 
 def test_a_line_that_would_be_cut_off_is_found(small_book):
     edit(small_book.folder / "07-small.md", 'print("mean 0.503")', f"print({'1' * 80})")
-    problems = long_lines(Book(small_book.folder).pages["07-small"])
+    problems = long_lines(Book(small_book.root).pages["07-small"])
     assert len(problems) == 1
     assert "has 87 characters, 80 fit" in problems[0]
 
 
+# --- claims ---
+
+
 def entry(name="c", **changes):
-    return {
-        "id": name,
-        "section": 7,
-        "status": "measured",
-        "claim": "It holds.",
-        "expected": 1,
-        "tolerance": 0.1,
-        **changes,
-    }
+    """A measured claim, with these keys changed, or taken off where they are None."""
+    usual = {"status": "measured", "claim": "It holds.", "expected": 1, "tolerance": 0.1}
+    changed = {"id": name, **usual, **changes}
+    return {key: value for key, value in changed.items() if value is not None}
 
 
-def test_a_claim_without_a_cell_is_found(small_book):
-    assert unmatched([entry()], small_book.pages) == ["claims.yml: c: no cell measures it"]
-    corrected = entry(status="corrected")
-    assert unmatched([corrected], small_book.pages) == ["claims.yml: c: no cell measures it"]
-    sourced = entry(status="corrected", source="xiong2020layer")
-    assert unmatched([sourced], small_book.pages) == []
-
-
-def test_a_cell_with_an_unlisted_claim_is_found(small_book):
-    edit(small_book.folder / "07-small.md", 'print("mean 0.503")', 'claim("unlisted", 1.0)')
-    pages = Book(small_book.folder).pages
-    assert unmatched([], pages) == ["07-small: claims 'unlisted', which claims.yml does not list"]
-
-
-def test_a_failed_claim_is_found(small_book):
-    page = small_book.pages["07-small"]
-    output = {"output_type": "stream", "name": "stdout", "text": "✗ c: 2.00; expected 1 ± 0.1\n"}
+def measuring(book, *found):
+    """The book, its chapter recorded as if a cell had found this (id, passed, rivals)."""
+    outputs = [
+        {"output_type": "display_data", "metadata": {}, "data": {MIME: said(*one)}} for one in found
+    ]
     code = {"cell_type": "code", "id": "c", "metadata": {}, "source": "", "execution_count": 1}
-    write_sibling(page, {**code, "outputs": [output]})
-    assert failed_claims(page) == ["07-small.ipynb: ✗ c: 2.00; expected 1 ± 0.1"]
+    write_sibling(book.pages["07-small"], {**code, "outputs": outputs})
+    return Book(book.root)
+
+
+def said(name, passed=True, rivals=()):
+    rivals = [{"name": rival, "shown": "2", "verdict": "not"} for rival in rivals]
+    about = {"measured": "1.00", "expected": "expected 1 ± 0.1", "rivals": rivals}
+    return {"id": name, "passed": passed, **about}
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "needed"),
     [
-        ({"status": "proved"}, "status must be one of"),
-        ({"source": "nobody1999"}, "cites unknown 'nobody1999'"),
-        ({"expected": 1, "tolerance": None}, None),
-        ({"colour": "red"}, "has an unknown key 'colour'"),
-        ({"status": "cited"}, "is cited, so it needs a source"),
-        ({"status": "contested"}, "is contested, so it needs a source"),
+        ({}, True),
+        ({"status": "corrected"}, True),
+        ({"status": "illustration", "because": "x"}, True),
+        ({"status": "corrected", "source": "xiong2020layer"}, False),
+        ({"status": "cited", "source": "xiong2020layer"}, False),
     ],
 )
-def test_malformed_claims_are_refused(small_book, changes, message):
-    bad = entry(**changes)
-    if message is None:
-        del bad["tolerance"]
-        message = "so it needs a tolerance"
-    (small_book.folder / "claims.yml").write_text(json.dumps([bad]))
-    with pytest.raises(PressError, match=message):
-        load_claims(small_book.folder)
+def test_a_claim_without_a_cell_is_found(small_book, changes, needed):
+    lay_claims(small_book, entry("other"), entry(**changes))
+    problems = unmatched(measuring(small_book, ["other"]))
+    assert problems == ["claims/07-small.yml:6: no cell measures c"] * needed
 
 
-def test_a_claim_that_stands_twice_is_refused(small_book):
-    (small_book.folder / "claims.yml").write_text(json.dumps([entry(), entry()]))
-    with pytest.raises(PressError, match="c: stands twice"):
-        load_claims(small_book.folder)
+def test_a_cell_with_an_unlisted_claim_is_found(small_book):
+    book = measuring(small_book, ["unlisted"])
+    assert unmatched(book) == ["07-small: claims 'unlisted', which is not listed"]
+
+
+def test_a_claim_in_another_chapters_file_is_found(small_book):
+    (small_book.folder / "08-next.md").write_text(CHAPTER.replace("small", "next"))
+    (small_book.root / "_toc.yml").write_text(
+        "format: jb-book\nroot: 07-small\nchapters: [{file: 08-next}]\n"
+    )
+    lay_claims(small_book, entry("a"), entry("c"), page="08-next")
+    problems = unmatched(measuring(Book(small_book.root), ["c"]))
+    place = "claims/08-next.yml:6"
+    wanted = f"{place}: 07-small measures c, so it belongs into claims/07-small.yml"
+    assert wanted in problems
+
+
+def test_a_file_of_claims_that_belongs_to_no_page_is_refused(small_book):
+    lay_claims(small_book, entry(), page="07-smal")
+    with pytest.raises(PressError, match=r"claims/07-smal\.yml:1: the book has no page '07-smal'"):
+        _ = small_book.claims
+
+
+def test_a_failed_claim_is_found(small_book):
+    lay_claims(small_book, entry())
+    page = measuring(small_book, ["c", False]).pages["07-small"]
+    assert failed_claims(page) == ["07-small.ipynb: ✗ c: 1.00; expected 1 ± 0.1"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "rivals", "found"),
+    [
+        ({}, [], True),
+        ({"status": "corrected"}, [], True),
+        ({}, ["none"], False),
+        ({"status": "exact"}, [], False),
+        ({"status": "illustration", "because": "x"}, [], False),
+        ({"status": "corrected", "source": "xiong2020layer"}, [], True),
+    ],
+)
+def test_a_measured_claim_without_a_rival_is_found(small_book, changes, rivals, found):
+    lay_claims(small_book, entry(**changes))
+    problems = rivals_missing(measuring(small_book, ["c", True, rivals]))
+    assert problems == ["claims/07-small.yml:1: c has no rival"] * found
+
+
+def test_who_waits_for_a_rival_is_listed_and_nobody_else(small_book):
+    lay_claims(small_book, entry("a"), entry("b"))
+    book = measuring(small_book, ["a"], ["b", True, ["none"]])
+    waiting = book.folder / "claims/without-rival.txt"
+    waiting.write_text("# 07-small\na  # to be measured in the cell\n")
+    assert rivals_missing(book) == []
+    waiting.write_text("a\nb\nc\n")
+    assert rivals_missing(book) == [
+        "claims/without-rival.txt:2: b waits for no rival: take it off",
+        "claims/without-rival.txt:3: no claim is 'c'",
+    ]
+
+
+@pytest.mark.parametrize(("count", "found"), [(1, False), (2, True)])
+def test_more_than_one_illustration_in_ten_is_found(small_book, count, found):
+    shown = [entry(f"i{n}", status="illustration", because="x") for n in range(count)]
+    lay_claims(small_book, *shown, *(entry(f"m{n}") for n in range(10 - count)))
+    wanted = "claims/07-small.yml: 2 of 10 claims are illustrations, one in ten at most"
+    assert too_many_illustrations(small_book) == [wanted] * found
+
+
+def test_a_folded_cell_that_shows_more_than_claims_is_found(small_book):
+    outputs = [
+        {"output_type": "display_data", "metadata": {}, "data": {MIME: said("c")}},
+        {"output_type": "display_data", "metadata": {}, "data": {GLUE: "'1'"}},
+        {"output_type": "stream", "name": "stdout", "text": "printed"},
+    ]
+    code = {"cell_type": "code", "id": "c", "source": "", "execution_count": 1}
+    page = small_book.pages["07-small"]
+    folded = {**code, "metadata": {"tags": ["claims"]}}
+    write_sibling(page, {**folded, "outputs": outputs[:2]})
+    assert more_than_claims(page) == []
+    write_sibling(page, {**folded, "outputs": outputs})
+    assert len(more_than_claims(page)) == 1
+    write_sibling(page, {**code, "metadata": {}, "outputs": outputs})
+    assert more_than_claims(page) == []
+
+
+# What is wrong with an entry: its changed keys, the line (of the second entry), what is said.
+MALFORMED = [
+    ({"status": "proved"}, 7, "'status': 'proved' is not one of"),
+    ({"colour": "red"}, 6, "'colour' was unexpected"),
+    ({"claim": None}, 6, "'claim' is a required property"),
+    ({"id": "Not so"}, 6, "'id': 'Not so' does not match"),
+    ({"tolerance": None}, 6, "expects a number, so it needs a tolerance"),
+    ({"tolerance": "0.1"}, 10, "'0.1' is not of type 'number'"),
+    ({"tolerance": 0, "expected": 0.5}, 9, "a tolerance of 0 is for whole numbers"),
+    ({"expected": None, "tolerance": None}, 6, "so it must say what is expected"),
+    ({"below": 3}, 6, "must expect one thing"),
+    ({"rival": {"none": "far"}}, 12, "'far' is not of type 'number'"),
+    ({"rival": {"none": True}}, 12, "True is not of type 'number', 'string'"),
+    ({"rival": 3}, 11, "3 is not of type 'object'"),
+    ({"expected": "trains", "tolerance": None, "rival": {"none": 3}}, 11, "its rivals are classes"),
+    ({"margin": 0}, 11, "0 is less than or equal to the minimum"),
+    ({"status": "cited"}, 6, "is cited or contested, so it needs a source"),
+    ({"status": "contested"}, 6, "is cited or contested, so it needs a source"),
+    ({"status": "illustration"}, 6, "so it says because of what"),
+    ({"because": "so"}, 6, "has a because, which is for illustrations"),
+    ({"source": "nobody1999"}, 11, "c cites unknown 'nobody1999'"),
+    ({"id": "first"}, 6, "'first' stands already at claims/07-small.yml:1"),
+]
+
+
+@pytest.mark.parametrize(("changes", "line", "message"), MALFORMED, ids=lambda v: str(v)[:40])
+def test_malformed_claims_are_refused(small_book, changes, line, message):
+    lay_claims(small_book, entry("first"), entry(**changes))
+    with pytest.raises(PressError) as error:
+        _ = small_book.claims
+    assert str(error.value).startswith(f"claims/07-small.yml:{line}: "), error.value
+    assert message in str(error.value)
+
+
+def test_an_id_that_stands_in_two_files_is_refused_with_both_places(small_book):
+    (small_book.folder / "08-next.md").write_text(CHAPTER.replace("small", "next"))
+    toc = "format: jb-book\nroot: 07-small\nchapters: [{file: 08-next}]\n"
+    (small_book.root / "_toc.yml").write_text(toc)
+    lay_claims(small_book, entry("a"), entry("c"))
+    lay_claims(small_book, entry("c"), page="08-next")
+    wanted = r"claims/08-next\.yml:1: the id 'c' stands already at claims/07-small\.yml:6"
+    with pytest.raises(PressError, match=wanted):
+        _ = Book(small_book.root).claims
+
+
+def test_a_key_that_stands_twice_is_refused(small_book):
+    path = lay_claims(small_book, entry())
+    path.write_text(path.read_text() + "  status: exact\n")
+    with pytest.raises(PressError, match=r"07-small\.yml:6: .*the key 'status' stands twice"):
+        _ = small_book.claims
+
+
+def test_an_exact_claim_has_its_usual_bound_and_may_have_another(small_book):
+    lay_claims(
+        small_book,
+        entry("usual", status="exact", expected=None, tolerance=None),
+        entry("other", status="exact", expected=None, tolerance=None, below=1e-9),
+        entry("count", status="exact", expected=3, tolerance=0),
+    )
+    usual, other, count = small_book.claims
+    assert (usual["below"], other["below"], "below" in count) == (1e-12, 1e-9, False)
+
+
+# --- words ---
 
 
 def test_no_link_shows_the_formula_of_a_heading():

@@ -11,9 +11,9 @@ import pytest
 from conftest import lay_small_book
 
 from normbook.press import record as recorder
-from normbook.press.pages import PressError
+from normbook.press.book import Book
+from normbook.press.files import PressError
 from normbook.press.publish import refresh
-from normbook.press.siblings import Book
 
 # What is spoilt: a string of the recorded notebook, and what stands there afterwards.
 SPOILT = {
@@ -29,9 +29,9 @@ SPOILT = {
 def spoilt(tmp_path_factory):
     """A folder with the recorded chapter as it is, and one spoilt copy a case."""
     book = lay_small_book(tmp_path_factory.mktemp("spoilt"))
-    assert recorder.record(book, "07-small") == ""
-    text = (book / "07-small.ipynb").read_text(encoding="utf-8")
-    folder = book.parent / "copies"
+    assert recorder.record(book.root, "07-small") == ""
+    text = book.pages["07-small"].sibling.read_text(encoding="utf-8")
+    folder = book.root / "copies"
     folder.mkdir()
     (folder / "as-it-is.ipynb").write_text(text, encoding="utf-8")
     for name, (old, new) in SPOILT.items():
@@ -68,5 +68,5 @@ def test_a_spoilt_notebook_fails(name, verdicts):
 
 
 def test_make_book_stops_at_a_stale_chapter(small_book):
-    with pytest.raises(PressError, match="chapter 07-small is stale: make record"):
-        refresh(Book(small_book.folder))
+    with pytest.raises(PressError, match="07-small is stale, nothing is recorded: make record"):
+        refresh(Book(small_book.root))

@@ -117,7 +117,7 @@ def test_scale_multiplies_every_matrix_and_nothing_else():
 
 def test_the_environment_perturbs_the_start(monkeypatch):
     plain = deep_stacks.DeepStack("pre", 2, 3).matrices
-    monkeypatch.setenv(models.PERTURB, "1e-6")
+    monkeypatch.setenv("NORMBOOK_PERTURB", "1e-6")
     change = (deep_stacks.DeepStack("pre", 2, 3).matrices - plain).abs().max()
     assert 0 < change < 1e-4
 

@@ -1,18 +1,25 @@
 """Reading times, evidence, counts, times, and the figures offered for download."""
 
-import json
-
 import pytest
-from conftest import ROOT, edit
+from conftest import ROOT, edit, lay_claims
 
+from normbook.press import record as recorder
 from normbook.press import timings
-from normbook.press.backmatter import by_page, item, licence, offer_figures, status_row, taken
-from normbook.press.evidence import home, places, section_at, sections
-from normbook.press.extension import entry_lines, summary_lines
-from normbook.press.ledger import Measurement
+from normbook.press.book import Book
+from normbook.press.evidence import Evidence, section_at, sections
+from normbook.press.ledger import Measurement, write_json
 from normbook.press.portable import convert
 from normbook.press.reading import about, minutes
-from normbook.press.siblings import Book, link_beside
+from normbook.press.siblings import link_beside
+from normbook.press.sphinx.buttons import licence, offer_figures
+from normbook.press.sphinx.directives import (
+    by_page,
+    entry_lines,
+    item,
+    status_row,
+    summary_lines,
+    taken,
+)
 
 # --- reading time ---
 
@@ -70,67 +77,77 @@ Told of {ref}`ledger <claim-told>`.
 ## Second
 
 ```{code-cell} python
-claim(
-    "shown", 1
-)
+from normbook.lab import claim
+
+for name in ("sho" + "wn",):
+    claim(name, 1)
 ```
 """
 CLAIMS = [
-    {"id": "told", "section": 7, "status": "cited", "claim": "A.", "source": "he2015delving"},
-    {"id": "shown", "section": 7, "status": "exact", "claim": "B.", "expected": 1, "tolerance": 0},
-    {"id": "else", "section": 9, "status": "cited", "claim": "C.", "source": "he2015delving"},
-    {"id": "wrong", "section": 7, "status": "corrected", "claim": "D.", "source": "he2015delving"},
+    {"id": "told", "status": "cited", "claim": "A.", "source": "he2015delving"},
+    {"id": "shown", "status": "exact", "claim": "B.", "expected": 1, "tolerance": 0},
+    {"id": "wrong", "status": "corrected", "claim": "D.", "source": "he2015delving"},
 ]
 
 
 @pytest.fixture
 def claimed_book(small_book):
+    """The small book with three claims, one of them measured by a cell that makes its id."""
     path = small_book.folder / "07-small.md"
     path.write_text(path.read_text("utf-8") + SECTIONS, encoding="utf-8")
-    (small_book.folder / "claims.yml").write_text(json.dumps(CLAIMS))
-    return Book(small_book.folder)
+    (small_book.folder / "ledger.md").write_text("# The ledger\n\n```{ledger}\n```\n")
+    toc = "format: jb-book\nroot: 07-small\nchapters: [{file: ledger}]\n"
+    (small_book.root / "_toc.yml").write_text(toc)
+    lay_claims(small_book, *CLAIMS)
+    book = Book(small_book.root)
+    write_json(book.claims, book.claims_json)
+    assert recorder.record(book.root, "07-small") == ""
+    return book
 
 
 def test_a_claim_is_shown_in_the_section_of_its_cell_or_of_its_link(claimed_book):
-    found = places(claimed_book)
+    found = Evidence(claimed_book).places
     assert found["shown"] == "sec-second"
     assert found["told"] == "sec-first"
     assert found["wrong"] == "ch-small"  # only the chapter is known
-    assert "else" not in found
 
 
 def test_a_cell_comes_before_a_link(claimed_book):
     edit(claimed_book.folder / "07-small.md", "<claim-told>", "<claim-shown>")
-    assert places(Book(claimed_book.folder))["shown"] == "sec-second"
+    assert Evidence(Book(claimed_book.root)).places["shown"] == "sec-second"
 
 
 def test_a_link_to_a_heading_with_a_formula_has_words_of_its_own(claimed_book):
     edit(claimed_book.folder / "07-small.md", "## Second", "## 7.2 The rule $1/n$")
-    assert places(Book(claimed_book.folder))["shown"] == "§7.2 <sec-second>"
+    assert Evidence(Book(claimed_book.root)).places["shown"] == "§7.2 <sec-second>"
 
 
 def test_a_heading_without_a_label_belongs_to_the_one_before(claimed_book):
     page = claimed_book.pages["07-small"]
-    found = sections(page)
-    assert section_at(found, page.text.index("Without a label")) == "sec-first"
-    assert section_at(found, 0) == ""
+    found, lines = sections(page), page.text.splitlines()
+    assert section_at(found, lines.index("## Without a label") + 1) == "sec-first"
+    assert section_at(found, 1) == ""
+
+
+def test_a_measurement_is_read_as_data(claimed_book):
+    seen = Evidence(claimed_book).found["shown"]
+    assert seen == Measurement("07-small", 2, True, "1.00", "expected 1 ± 0")
+    assert seen.line == "1.00; expected 1 ± 0"
 
 
 def test_every_claim_of_the_book_has_a_place():
     book = Book()
-    found = places(book)
+    found = Evidence(book).places
     assert [e["id"] for e in book.claims if e["id"] not in found] == []
-    assert [e["id"] for e in book.claims if home(book, e) is None] == []
 
 
 # --- pages that the build prints ---
 
 
 def test_corrections_are_sorted_by_chapter(claimed_book):
-    [(page, entries)] = by_page(claimed_book, "corrected")
-    assert page.name == "07-small"
+    [(name, entries)] = by_page(claimed_book, "corrected").items()
+    assert name == "07-small"
     assert [entry["id"] for entry in entries] == ["wrong"]
-    assert [page for page, _ in by_page(claimed_book, "cited")][-1] is None
 
 
 def test_a_correction_names_its_evidence():
@@ -140,19 +157,32 @@ def test_a_correction_names_its_evidence():
 
 
 def test_an_entry_of_the_ledger_links_to_the_section_that_measured_it():
-    found = {"shown": Measurement("07-small", True, "mean 1.00", "expected 1 ± 0")}
+    rivals = ("not no growth (0)",)
+    found = {"shown": Measurement("07-small", 2, True, "mean 1.00", "expected 1 ± 0", rivals)}
     text = "\n".join(entry_lines(CLAIMS[1], found, {"shown": "sec-second"}))
-    assert "✓ mean 1.00; expected 1 ± 0 ({ref}`sec-second`)." in text
+    assert "✓ mean 1.00; expected 1 ± 0; not no growth (0) ({ref}`sec-second`)." in text
+
+
+def test_an_entry_of_the_ledger_says_why_an_illustration_cannot_be_otherwise():
+    shown = {**CLAIMS[1], "status": "illustration", "because": "It is x − x."}
+    assert "  True by construction: It is x − x." in entry_lines(shown, {}, {})
 
 
 def test_counts_are_by_status_and_in_all():
-    found = {"shown": Measurement("07-small", True, "", "")}
-    rows = summary_lines(CLAIMS, found)
+    found = {
+        "shown": Measurement("07-small", 2, True, "", ""),
+        "made": Measurement("07-small", 2, True, "", ""),
+        "grows": Measurement("07-small", 2, True, "", "", ("not no growth (0)",)),
+    }
+    made = {"id": "made", "status": "illustration"}
+    rows = summary_lines([*CLAIMS, made, {"id": "grows", "status": "measured"}], found)
     assert rows[2:] == [
-        "| exact | 1 | 1 |",
-        "| cited | 2 | 0 |",
-        "| corrected | 1 | 0 |",
-        "| all | 4 | 1 |",
+        "| exact | 1 | 1 | 0 |",
+        "| measured | 1 | 1 | 1 |",
+        "| cited | 1 | 0 | 0 |",
+        "| corrected | 1 | 0 | 0 |",
+        "| all | 4 | 2 | 1 |",
+        "| *illustration* | 1 | 1 | 0 |",
     ]
 
 
@@ -160,7 +190,7 @@ def test_a_row_of_the_status_page_counts_its_page(claimed_book):
     page = claimed_book.pages["07-small"]
     times = {"chapters": {"07-small": {"clock": 5.0, "processor": 4.4}}}
     row = status_row(claimed_book, page, times)
-    assert row == ["{doc}`07-small`", "4", "3", "1", "0", "1", "0", "1", "1", "0", "0"]
+    assert row == ["{doc}`07-small`", "4", "3", "1", "0", "1", "0", "1", "1", "0", "0", "1"]
     assert status_row(claimed_book, page, {})[1] == "–"
 
 
@@ -172,11 +202,12 @@ def test_the_status_page_says_when_its_times_were_taken():
 
 def test_times_are_taken_and_written(small_book, monkeypatch):
     monkeypatch.setattr(timings, "Book", lambda: small_book)
-    monkeypatch.setattr(timings, "execute", lambda page: [])
+    monkeypatch.setattr(timings, "run_cells", lambda *unused: [])
     monkeypatch.setattr("sys.argv", ["timings"])
     assert timings.main() == 0
-    written = timings.load(small_book.folder)
+    written = Book(small_book.root).times
     assert set(written["chapters"]) == {"07-small"}
+    assert set(written["floor"]) == {"clock", "processor"}
     assert set(written["versions"]) == {"Python", *timings.PACKAGES}
     assert "cores" in written["machine"]
 

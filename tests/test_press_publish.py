@@ -14,10 +14,10 @@ from bs4 import BeautifulSoup
 from conftest import ROOT
 from nbclient import NotebookClient
 
-from normbook.press import extension
-from normbook.press.pages import figures_of
+from normbook.press.book import Book
+from normbook.press.pages import code_cells, figures_of
 from normbook.press.rules import paths_in
-from normbook.press.siblings import Book, code_cells
+from normbook.press.sphinx import buttons
 from normbook.press.standalone import make_standalone
 
 HTML = ROOT / "_build/html"
@@ -120,8 +120,10 @@ def test_every_figure_is_offered_with_its_licence(pages):
 
 
 def test_the_cover_counts_the_claims(pages):
-    last = pages[HTML / "index.html"].select(".ledger-counts tr")[-1]
-    assert last.get_text(" ", strip=True).split()[:2] == ["all", str(len(Book().claims))]
+    rows = pages[HTML / "index.html"].select(".ledger-counts tr")
+    counted = dict(row.get_text(" ", strip=True).split()[:2] for row in rows[1:])
+    illustrations = int(counted.get("illustration", 0))
+    assert int(counted["all"]) + illustrations == len(Book().claims)
 
 
 def test_the_ledger_needs_no_script(pages):
@@ -149,12 +151,12 @@ def test_the_repository_comes_from_git(address, expected, tmp_path, monkeypatch)
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
     if address:
         subprocess.run(["git", "-C", tmp_path, "remote", "add", "origin", address], check=True)
-    assert extension.repository(tmp_path) == expected
+    assert buttons.repository(tmp_path) == expected
 
 
 def test_the_colab_button_opens_the_stand_alone_notebook(monkeypatch):
     monkeypatch.setenv("GITHUB_REPOSITORY", "someone/book")
-    address = extension.colab_button("05-pre-vs-post-norm")["url"]
+    address = buttons.colab_button("05-pre-vs-post-norm")["url"]
     assert address.endswith(
         "/github/someone/book/blob/gh-pages/notebooks/05-pre-vs-post-norm.ipynb"
     )

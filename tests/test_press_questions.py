@@ -13,7 +13,8 @@ import yaml
 from conftest import ROOT, edit
 
 from normbook.press import anki
-from normbook.press.pages import PressError
+from normbook.press.book import Book
+from normbook.press.files import PressError
 from normbook.press.portable import convert_prose
 from normbook.press.questions import (
     FILE,
@@ -25,7 +26,6 @@ from normbook.press.questions import (
     one_line,
 )
 from normbook.press.rules import problems_of_book
-from normbook.press.siblings import Book
 
 LINES = [f"line-{number}" for number in range(1, 10)]
 
@@ -77,7 +77,7 @@ def test_the_citations_exist_and_read_as_plain_markdown():
 def test_a_dead_link_is_a_problem_of_the_book(small_book):
     entry = {**entries()[0], "shown": ["sec-of-nowhere"], "claims": ["ch-small"]}
     (small_book.folder / FILE).write_text(json.dumps([entry]))
-    fresh = Book(small_book.folder)
+    fresh = Book(small_book.root)
     found = [problem for problem in problems_of_book(fresh) if problem.startswith(FILE)]
     assert found == [
         f"{FILE}: question 1: nothing has the label 'sec-of-nowhere'",
@@ -268,4 +268,4 @@ def test_a_cheat_sheet_of_eight_lines_is_refused(small_book):
     edit(path, "**9. Width", "**Width")
     (small_book.folder.parent / "_toc.yml").write_text("format: jb-book\nroot: 00-cheat-sheet\n")
     with pytest.raises(PressError, match="do not read as nine lines"):
-        anki.nine_lines(Book(small_book.folder))
+        anki.nine_lines(Book(small_book.root))

@@ -7,10 +7,12 @@ import time
 import pytest
 from conftest import edit
 
-from normbook.press import extension, publish
+from normbook.press import publish
 from normbook.press import record as recorder
-from normbook.press.pages import PressError, write_whole
-from normbook.press.siblings import Book, check_words
+from normbook.press.book import Book
+from normbook.press.files import PressError, write_whole
+from normbook.press.siblings import check_words
+from normbook.press.sphinx import buttons
 
 # What a hostile chapter has: old text, new text, the line of the error, what it says.
 HOSTILE = {
@@ -55,7 +57,7 @@ def test_a_hostile_chapter_is_refused_with_file_and_line(name, small_book):
     old, new, line, said = HOSTILE[name]
     edit(small_book.folder / "07-small.md", old, new)
     with pytest.raises(PressError) as error:
-        read_all(Book(small_book.folder))
+        read_all(Book(small_book.root))
     assert str(error.value).startswith(f"07-small.md:{line}: "), error.value
     assert said in str(error.value)
 
@@ -63,7 +65,7 @@ def test_a_hostile_chapter_is_refused_with_file_and_line(name, small_book):
 # The book's other files: which, what is written into it, how the error begins.
 BROKEN = {
     "_toc.yml": ("root: }", "_toc.yml:1: cannot be read as YAML"),
-    "book/claims.yml": ("- id: a\n- id: 'b", "claims.yml:2: cannot be read as YAML"),
+    "book/claims/07-small.yml": ("- id: a\n- id: 'b", "07-small.yml:2: cannot be read as YAML"),
     "book/questions.yml": ("- number: 1\n  level: }", "questions.yml:2: cannot be read as YAML"),
     "book/references.bib": ("@article{a, title = {x}", "references.bib: syntax error in line 1"),
 }
@@ -72,9 +74,11 @@ BROKEN = {
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_file_beside_the_chapters_is_refused(name, small_book):
     text, said = BROKEN[name]
-    (small_book.folder.parent / name).write_text(text, encoding="utf-8")
+    path = small_book.root / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text, encoding="utf-8")
     with pytest.raises(PressError) as error:
-        publish.refresh(Book(small_book.folder))
+        publish.refresh(Book(small_book.root))
     assert str(error.value).startswith(said), error.value
 
 
@@ -86,7 +90,7 @@ CELL = 'print("mean 0.503")'
 def fail_to_record(book: Book, code: str) -> str:
     """Record the small chapter with `code` in it, and return what the press says."""
     edit(book.folder / "07-small.md", CELL, code)
-    said = recorder.record(book.folder, "07-small")
+    said = recorder.record(book.root, "07-small")
     assert not book.pages["07-small"].sibling.exists()
     return said
 
@@ -106,7 +110,7 @@ def test_a_cell_without_end_is_reported_with_the_chapter(small_book, monkeypatch
 
 def test_a_missing_kernel_is_reported_with_the_chapter(small_book):
     edit(small_book.folder / "07-small.md", "  name: python3", "  name: no-such-kernel")
-    said = recorder.record(small_book.folder, "07-small")
+    said = recorder.record(small_book.root, "07-small")
     assert said.startswith("07-small was not recorded:")
     assert "no kernel named no-such-kernel" in said
 
@@ -116,7 +120,7 @@ def test_an_unforeseen_error_is_reported_with_the_chapter(small_book, monkeypatc
         raise RuntimeError("out of luck")
 
     monkeypatch.setattr(recorder, "execute", fail)
-    said = recorder.record(small_book.folder, "07-small")
+    said = recorder.record(small_book.root, "07-small")
     assert said == "07-small was not recorded:\nRuntimeError: out of luck"
 
 
@@ -143,33 +147,33 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
 
 
 def test_read_only_notebooks_do_when_nothing_is_to_be_written(small_book, monkeypatch):
-    assert recorder.record(small_book.folder, "07-small") == ""
+    assert recorder.record(small_book.root, "07-small") == ""
 
     def refuse(path, text):
         assert path.parent.name == "_build", f"writes {path}"
 
     monkeypatch.setattr("normbook.press.publish.write_whole", refuse)
-    publish.refresh(Book(small_book.folder))
+    publish.refresh(Book(small_book.root))
     edit(small_book.folder / "07-small.md", "The answer is", "So the answer is")
     with pytest.raises(AssertionError, match=r"07-small\.ipynb"):
-        publish.refresh(Book(small_book.folder))
+        publish.refresh(Book(small_book.root))
 
 
 def test_no_git_means_no_address(monkeypatch):
     monkeypatch.delenv("GITHUB_REPOSITORY", raising=False)
     monkeypatch.setenv("PATH", "/nonexistent")
-    assert extension.repository() is None
+    assert buttons.repository() is None
 
 
-def test_a_second_build_waits_for_the_first(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(publish, "BUILD", tmp_path / "_build")
+def test_a_second_build_waits_for_the_first(tmp_path, capsys):
+    book = Book(tmp_path)
     done = []
 
     def second():
-        with publish.alone():
+        with publish.build_lock(book):
             done.append("second")
 
-    with publish.alone():
+    with publish.build_lock(book):
         thread = threading.Thread(target=second)
         thread.start()
         while "waiting" not in capsys.readouterr().out:

@@ -18,7 +18,7 @@ import pytest
 from conftest import CHAPTER, ROOT, edit
 
 from normbook.press import publish, serve
-from normbook.press.pages import PressError
+from normbook.press.files import PressError
 
 WORDS = "# Words\n\nThere are few of them.\n"
 PATIENCE = 90  # seconds; a build of this book takes five on a quiet machine

@@ -3,20 +3,23 @@
 import json
 
 import pytest
-from conftest import edit, lay_small_book
+from conftest import edit, lay_claims, lay_small_book
 
 from normbook.press import record as recorder
-from normbook.press.pages import PressError
+from normbook.press.book import Book
+from normbook.press.files import PressError
 from normbook.press.rules import drift, problems_of_book
-from normbook.press.siblings import Book, code_cells, make_sibling, read, state
+from normbook.press.siblings import dump, make_sibling, marks_of, stale_because, state
+
+ENTRY = {"id": "c", "status": "measured", "claim": "x", "expected": 1, "tolerance": 0.1}
 
 
 @pytest.fixture(scope="module")
 def recorded_text(tmp_path_factory):
     """The sibling of the small chapter, executed once for this file."""
-    folder = lay_small_book(tmp_path_factory.mktemp("recorded"))
-    assert recorder.record(folder, "07-small") == ""
-    return (folder / "07-small.ipynb").read_text(encoding="utf-8")
+    book = lay_small_book(tmp_path_factory.mktemp("recorded"))
+    assert recorder.record(book.root, "07-small") == ""
+    return book.pages["07-small"].sibling.read_text(encoding="utf-8")
 
 
 @pytest.fixture
@@ -26,17 +29,17 @@ def book(small_book, recorded_text):
 
 
 def reread(book):
-    fresh = Book(book.folder)
+    fresh = Book(book.root)
     return fresh, fresh.pages["07-small"]
 
 
 def test_recording_twice_changes_not_one_byte(book, recorded_text):
-    assert recorder.record(book.folder, "07-small") == ""
+    assert recorder.record(book.root, "07-small") == ""
     assert book.pages["07-small"].sibling.read_text(encoding="utf-8") == recorded_text
 
 
 def test_the_recorded_notebook_is_plain_and_complete(book):
-    notebook = read(book.pages["07-small"].sibling)
+    notebook = book.pages["07-small"].recorded
     kinds = [cell.cell_type for cell in notebook.cells]
     assert kinds == ["markdown", "code", "code"]
     words = notebook.cells[0].source
@@ -51,7 +54,7 @@ def test_the_recorded_notebook_is_plain_and_complete(book):
 def test_fresh_after_recording(book):
     page = book.pages["07-small"]
     assert state(book, page)[0] == "fresh"
-    assert not recorder.outdated(book, page)
+    assert stale_because(book, page) == ""
 
 
 @pytest.mark.parametrize(
@@ -69,7 +72,7 @@ def test_words_are_refreshed_without_running(book, old, new):
     assert kind == "prose"
     assert new.split(": ")[-1] in json.dumps(sibling)
     assert [c.get("outputs") for c in sibling.cells] == [
-        c.get("outputs") for c in read(page.sibling).cells
+        c.get("outputs") for c in page.recorded.cells
     ]
     assert "its words moved on" in drift(changed, page)[0]
 
@@ -94,24 +97,35 @@ def test_changed_code_is_stale(book, old, new):
 
 
 def test_a_changed_claim_is_stale(book):
-    edit(book.folder / "07-small.md", 'print("mean 0.503")', 'claim("c", 1.0)')
-    (book.folder / "claims.yml").write_text(
-        "[{id: c, section: 7, status: measured, claim: x, expected: 1, tolerance: 0.1}]"
-    )
+    lay_claims(book, ENTRY)
     changed, page = reread(book)
-    text = page.sibling.read_text(encoding="utf-8")
-    page.sibling.write_text(text.replace('print(\\"mean 0.503\\")', 'claim(\\"c\\", 1.0)'))
-    assert state(changed, page)[0] == "stale"
+    assert state(changed, page) == ("stale", None)
+    assert "claims/07-small.yml does not expect what it did" in drift(changed, page)[0]
 
 
-def test_changed_engine_is_recorded_anew(book, monkeypatch):
-    monkeypatch.setattr("normbook.press.siblings.code_hash", lambda: "another")
-    assert recorder.outdated(book, book.pages["07-small"])
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"claim": "Said otherwise."}, ""),
+        ({"source": "xiong2020layer"}, ""),
+        ({"tolerance": 0.2}, "claims/07-small.yml does not expect what it did"),
+        ({"rival": {"none": 2}}, "claims/07-small.yml does not expect what it did"),
+        ({"over": "depths"}, "claims/07-small.yml does not expect what it did"),
+    ],
+)
+def test_a_claim_asks_for_a_run_when_its_line_would_change(book, changes, reason):
+    lay_claims(book, ENTRY)
+    page = book.pages["07-small"]
+    marks = marks_of(Book(book.root), page)
+    outputs = [cell.outputs for cell in page.recorded_cells]
+    page.sibling.write_text(dump(make_sibling(book, page, outputs, marks)), encoding="utf-8")
+    lay_claims(book, {**ENTRY, **changes})
+    assert stale_because(*reread(book)) == reason
 
 
 def test_a_cell_that_raises_is_not_recorded(book, recorded_text):
     edit(book.folder / "07-small.md", 'print("mean 0.503")', "raise ValueError('no')")
-    problem = recorder.record(book.folder, "07-small")
+    problem = recorder.record(book.root, "07-small")
     assert "07-small was not recorded" in problem
     assert "ValueError" in problem
     assert book.pages["07-small"].sibling.read_text(encoding="utf-8") == recorded_text
@@ -128,9 +142,9 @@ def test_an_expected_error_keeps_type_and_message_only(book):
         "```{code-cell} python\nimport torch",
         "```{code-cell} python\n:tags: [raises-exception]\n\nimport torch",
     )
-    assert recorder.record(book.folder, "07-small") == ""
+    assert recorder.record(book.root, "07-small") == ""
     changed, page = reread(book)
-    output = read(page.sibling).cells[-1].outputs[0]
+    output = page.recorded.cells[-1].outputs[0]
     assert output.ename == "RuntimeError"
     assert output.traceback == [f"RuntimeError: {output.evalue}"]
     assert problems_of_book(changed) == []
@@ -142,7 +156,7 @@ def test_a_cell_that_warns_is_not_recorded(book):
         'print("mean 0.503")',
         "import warnings\n\nwarnings.warn('careful')",
     )
-    assert "writes to stderr" in recorder.record(book.folder, "07-small")
+    assert "writes to stderr" in recorder.record(book.root, "07-small")
 
 
 def test_links_lead_to_the_neighbours(book):
@@ -156,7 +170,7 @@ def test_links_lead_to_the_neighbours(book):
 
 
 def test_a_raw_cell_is_refused(book):
-    outputs = [cell.outputs for cell in code_cells(read(book.pages["07-small"].sibling))]
+    outputs = [cell.outputs for cell in book.pages["07-small"].recorded_cells]
     edit(book.folder / "07-small.md", "```{code-cell} python\nprint", "```{raw-cell}\nprint")
     changed, page = reread(book)
     with pytest.raises(PressError, match=r"07-small\.md:\d+: a raw cell is not known"):

@@ -7,7 +7,7 @@ from conftest import ROOT
 from PIL import Image
 
 from normbook.press import trim
-from normbook.press.pages import PressError
+from normbook.press.files import PressError
 
 SCRIPT = 'x={bars:[448,512,["navicon"],"f0c9","M0 96z"],"angle-left":[320,512,[],"f104","M9z"]}'
 PAGE = """<head>

@@ -15,7 +15,8 @@ from IPython.display import display
 
 from normbook.lab.values import significant
 
-CLAIMS_FILE = Path(__file__).with_name("claims.json")
+# A book that does not lie around this file names its own claims.
+CLAIMS_FILE = Path(os.environ.get("NORMBOOK_CLAIMS") or Path(__file__).with_name("claims.json"))
 MIME = "application/vnd.normbook.claim+json"  # what the pages read; the text is for people
 # What is printed before a rival's name: the claim stands only if all are refused.
 REFUSED, PASSES, NEAR = "not", "but so passes", "too near"

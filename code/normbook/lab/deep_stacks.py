@@ -7,7 +7,6 @@ computes is tested.
 """
 
 import math
-import os
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 
 import normalization as nz
 from normbook.lab.device import pick_device
-from normbook.lab.models import PERTURB, perturb_
+from normbook.lab.session import change_weights_
 from normbook.lab.training import batch_indices
 
 Branch = Callable[[Tensor, list], Tensor]
@@ -88,8 +87,7 @@ class DeepStack(nn.Module):
         )
         if self.placement != "post":
             self.ends["norm"] = nn.Parameter(_identity_norms(seeds=seeds, dim=dim))
-        if relative := float(os.environ.get(PERTURB, "0")):
-            perturb_(self, relative)
+        change_weights_(self.parameters())
         self.to(pick_device())
 
     def forward(self, tokens: Tensor) -> Tensor:

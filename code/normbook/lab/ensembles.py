@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from normbook.lab.session import check_perturbed
 from normbook.lab.training import (
     BOUND,
     Loss,
@@ -94,6 +95,7 @@ def descend(
     `gradient_at(step)` gives losses [members] and gradients [members, P], `rates_at(step)` a rate a
     member. A member whose loss is above `bound` keeps its weights from then on.
     """
+    check_perturbed()
     members = len(weights)
     descent = Adam(weights) if optimizer == "adam" else Sgd()
     losses = weights.new_full((steps, members), math.nan)

@@ -6,6 +6,7 @@ The digest is text: nbval compares it, so a figure cannot change without a test 
 import base64
 import io
 import itertools
+import os
 import zlib
 
 import matplotlib
@@ -196,18 +197,24 @@ def label_lines(axis: Axes, room: float = 0.24) -> None:
 def show(figure: Figure) -> None:
     """Put `figure` on the page: the picture for readers, its digest for the tests.
 
-    The same figure gives the same bytes on the same machine. The figure is closed afterwards.
+    The same figure gives the same bytes on the same machine. The figure is closed afterwards. The
+    tests compare the digest alone, and draw no picture (`NORMBOOK_PICTURES=none`).
     """
     if not isinstance(figure, Figure):
         raise TypeError(f"figure must be a matplotlib Figure, got {type(figure).__name__}")
+    picture = {} if os.environ.get("NORMBOOK_PICTURES") == "none" else {"image/png": png(figure)}
+    text = digest(figure)
+    plt.close(figure)
+    display({**picture, "text/plain": text}, raw=True)
+
+
+def png(figure: Figure) -> str:
+    """Return a figure's picture as a notebook holds it."""
     drawn, picture = io.BytesIO(), io.BytesIO()
     figure.savefig(drawn, format="png", dpi=150, metadata={"Software": None})
     # the paper is opaque: without its alpha channel the same picture is an eighth smaller
     Image.open(drawn).convert("RGB").save(picture, "png", optimize=True)
-    text = digest(figure)
-    plt.close(figure)
-    encoded = base64.b64encode(picture.getvalue()).decode("ascii")
-    display({"image/png": encoded, "text/plain": text}, raw=True)
+    return base64.b64encode(picture.getvalue()).decode("ascii")
 
 
 def digest(figure: Figure) -> str:

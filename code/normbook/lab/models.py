@@ -4,7 +4,6 @@ Both keep their layers in `blocks`, which is where the probes look. `build` make
 reproducible: float64 weights, drawn on the CPU from one seed.
 """
 
-import os
 from collections.abc import Callable
 
 import torch
@@ -12,10 +11,10 @@ from torch import Tensor, nn
 
 import normalization as nz
 from normbook.lab.device import pick_device
+from normbook.lab.session import change_weights_
 
 NORMS = {"batch": nz.BatchNorm, "layer": nz.LayerNorm, "rms": nz.RMSNorm}
 ACTIVATIONS = {"linear": nn.Identity, "relu": nn.ReLU, "tanh": nn.Tanh}
-PERTURB = "NORMBOOK_PERTURB"
 
 
 def build(make: Callable[[], nn.Module], seed: int) -> nn.Module:
@@ -24,8 +23,7 @@ def build(make: Callable[[], nn.Module], seed: int) -> nn.Module:
     Weights are drawn in float64 on the CPU; the generator and the default dtype of the caller are
     left as they were. For example `build(lambda: Transformer(dim=16, …), seed=0)`.
 
-    The environment variable `NORMBOOK_PERTURB` changes every weight by that relative amount, by
-    which one sees whether a whole notebook's printed digits depend on rounding.
+    `NORMBOOK_PERTURB` changes every weight, as `session.begin` says.
     """
     dtype = torch.get_default_dtype()
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
@@ -35,8 +33,7 @@ def build(make: Callable[[], nn.Module], seed: int) -> nn.Module:
             model = make()
         finally:
             torch.set_default_dtype(dtype)
-    if relative := float(os.environ.get(PERTURB, "0")):
-        perturb_(model, relative)
+    change_weights_(model.parameters())
     return model.to(pick_device())
 
 

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import genanki
 
-from normbook.press.pages import ROOT, PressError, Reference
+from normbook.press.bibliography import Reference
+from normbook.press.book import Book
+from normbook.press.files import PressError
 from normbook.press.questions import FILE, LEVELS, TOPICS, Question, one_line
-from normbook.press.siblings import Book
 
 TITLE = "Normalization, Residuals and Initialization"
 CHEAT_SHEET = "00-cheat-sheet"
@@ -79,7 +80,7 @@ def time_of_change(folder: Path) -> int:
     if os.environ.get("SOURCE_DATE_EPOCH"):
         return int(os.environ["SOURCE_DATE_EPOCH"])
     paths = [folder / FILE, folder / f"{CHEAT_SHEET}.md"]
-    git = ["git", "-C", str(ROOT), "log", "-1", "--format=%ct", "--"]
+    git = ["git", "-C", str(folder), "log", "-1", "--format=%ct", "--"]
     answer = subprocess.run([*git, *map(str, paths)], capture_output=True, text=True)
     if answer.returncode == 0 and answer.stdout.strip():
         return int(answer.stdout)

@@ -1,74 +1,127 @@
-"""The ledger: what the book claims, and what the recorded notebooks say of it.
-
-`python -m normbook.press.ledger` writes `claims.json` for the chapters, which know no YAML.
-"""
+"""The ledger: what the book claims, and what the recorded notebooks say of it."""
 
 import hashlib
 import json
-import re
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-from normbook.press.pages import (
-    BOOK,
-    ROOT,
-    Page,
-    PressError,
-    load_references,
-    load_yaml,
-    write_whole,
-)
+import nbformat
+import yaml
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import ValidationError, best_match
 
-CLAIMS_JSON = ROOT / "code/normbook/lab/claims.json"
-CALL = re.compile(r"""\bclaim\(\s*["']([\w-]+)["']""")
-LINE = re.compile(r"^([✓✗]) ([\w-]+): (.*); (expected .*)$", re.M)
-STATUSES = ("exact", "measured", "cited", "corrected", "contested")
-EXPECTATIONS = ("expected", "below", "above", "between")
-KEYS = {"id", "section", "status", "claim", "source", "tolerance", "each", "over", *EXPECTATIONS}
+from normbook.press.files import ROOT, PressError, load_yaml, write_if_new
+from normbook.press.pages import Page
+
+FOLDER = "claims"
+WAITING = "without-rival.txt"  # claims whose rival is still to be found
+SCHEMA = ROOT / "book" / FOLDER / "schema.json"
+MIME = "application/vnd.normbook.claim+json"  # as normbook.lab.claims writes it
+STATUSES = ("exact", "measured", "cited", "corrected", "contested", "illustration")
+SHOWN = ("exact", "measured", "illustration")  # a cell shows each of these
+EXPECTATIONS = ("expected", "between", "below", "above")
+USUAL_BOUND = {"below": 1e-12}  # of an exact claim that says nothing else
+# What decides about a printed line, and so about whether its cell must be executed anew.
+DECISIVE = ("status", "tolerance", "each", "over", "rival", "margin", *EXPECTATIONS)
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One line that `claim` printed: where, whether it held, what was measured and expected."""
+    """What one `claim` found: where (page, and the index of its code cell), and what it printed."""
 
     page: str
+    cell: int
     passed: bool
     measured: str
     expected: str
+    rivals: tuple[str, ...] = ()
+
+    @property
+    def line(self) -> str:
+        """What the page says of it: what was measured, what was expected, which rivals failed."""
+        return "; ".join([self.measured, self.expected, *self.rivals])
 
 
-def load_claims(book: Path = BOOK) -> list[dict]:
-    """Return the entries of claims.yml. Raises `PressError` for a malformed one."""
-    entries = load_yaml(book / "claims.yml")
-    references = load_references(book)
-    seen = set()
-    for entry in entries:
-        for problem in problems_of(entry, references):
-            raise PressError(f"claims.yml: {entry.get('id', entry)}: {problem}")
-        if entry["id"] in seen:
-            raise PressError(f"claims.yml: {entry['id']}: stands twice")
-        seen.add(entry["id"])
+# --- what is claimed ---
+
+
+def load_claims(folder: Path, pages: dict[str, Page], references: dict) -> list[dict]:
+    """Return the claims of all pages in the book's order, each with its `page`.
+
+    Raises `PressError` with file and line for one that is malformed or stands twice, or for a file
+    that belongs to no page with cells.
+    """
+    files = {path.stem: path for path in sorted((folder / FOLDER).glob("*.yml"))}
+    for name, path in files.items():
+        if name not in pages or not pages[name].is_chapter:
+            raise PressError(f"{FOLDER}/{path.name}:1: the book has no page {name!r} with cells")
+    entries, seen = [], {}
+    for name in (name for name in pages if name in files):
+        for index, entry in enumerate(load_file(files[name], references)):
+            place = f"{FOLDER}/{name}.yml:{line_of(files[name], index, 'id')}"
+            if entry["id"] in seen:
+                first = seen[entry["id"]]
+                raise PressError(f"{place}: the id {entry['id']!r} stands already at {first}")
+            seen[entry["id"]] = place
+            usual = USUAL_BOUND if lacks_expectation(entry) and entry["status"] == "exact" else {}
+            entries.append({**entry, **usual, "page": name, "place": place})
     return entries
 
 
-def problems_of(entry: dict, references: dict) -> list[str]:
-    """Return what is wrong with one entry."""
-    problems = [
-        f"lacks {key!r}" for key in ("id", "section", "status", "claim") if key not in entry
-    ]
-    problems += [f"has an unknown key {key!r}" for key in entry if key not in KEYS]
-    if problems:
-        return problems
-    if entry["status"] not in STATUSES:
-        problems.append(f"status must be one of {STATUSES}, got {entry['status']!r}")
-    problems += [f"cites unknown {key!r}" for key in sources(entry) if key not in references]
-    if needs_cell(entry) and not any(key in entry for key in EXPECTATIONS):
-        problems.append("is measured, so it must say what is expected")
-    if "expected" in entry and not isinstance(entry["expected"], str) and "tolerance" not in entry:
-        problems.append("expects a number, so it needs a tolerance")
-    if entry["status"] in ("cited", "contested") and not sources(entry):
-        problems.append(f"is {entry['status']}, so it needs a source")
-    return problems
+def load_file(path: Path, references: dict) -> list[dict]:
+    """Return the entries of one file. Raises `PressError` naming file, line and what is wrong."""
+    entries = load_yaml(path) or []
+    error = best_match(validator().iter_errors(entries))
+    if error is not None:
+        place = f"{FOLDER}/{path.name}:{line_of(path, *error.absolute_path)}"
+        raise PressError(f"{place}: {told(error)}")
+    for index, entry in enumerate(entries):
+        for key in sources(entry):
+            if key not in references:
+                place = f"{FOLDER}/{path.name}:{line_of(path, index, 'source')}"
+                raise PressError(f"{place}: {entry['id']} cites unknown {key!r}")
+    return entries
+
+
+@cache
+def validator() -> Draft202012Validator:
+    """Return what checks a file of claims."""
+    return Draft202012Validator(json.loads(SCHEMA.read_text(encoding="utf-8")))
+
+
+def told(error: ValidationError) -> str:
+    """Return what is wrong with an entry, and what was expected, in words."""
+    node, wanted = validator().schema, ""
+    for step in error.absolute_schema_path:  # the innermost description says it best
+        node = node[step]
+        wanted = node.get("description", wanted) if isinstance(node, dict) else wanted
+    if wanted and error.validator in ("not", "anyOf"):
+        return f"the entry {wanted}"  # the message would print the whole entry
+    where = f"{error.absolute_path[-1]!r}: " if len(error.absolute_path) > 1 else ""
+    return f"{where}{error.message}" + (f" ({wanted})" if wanted else "")
+
+
+def line_of(path: Path, *steps: int | str) -> int:
+    """Return the line, counted from 1, of what `steps` lead to, or of what would hold it."""
+    node = composed(path.read_text(encoding="utf-8"))
+    for step in steps:
+        if isinstance(node, yaml.SequenceNode) and isinstance(step, int):
+            node = node.value[step]
+        elif isinstance(node, yaml.MappingNode):
+            node = next((value for key, value in node.value if key.value == step), node)
+    return node.start_mark.line + 1 if node else 1
+
+
+@cache
+def composed(text: str) -> yaml.Node | None:
+    """Return the nodes of a YAML text, which know their lines."""
+    return yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+
+
+def lacks_expectation(entry: dict) -> bool:
+    """Whether an entry says nothing that a cell could be compared with."""
+    return not any(key in entry for key in EXPECTATIONS)
 
 
 def sources(entry: dict) -> list[str]:
@@ -78,60 +131,42 @@ def sources(entry: dict) -> list[str]:
 
 
 def needs_cell(entry: dict) -> bool:
-    """Whether a cell must measure the entry: exact, measured, or corrected without a source."""
-    measured = entry["status"] in ("exact", "measured")
-    return measured or (entry["status"] == "corrected" and not sources(entry))
-
-
-def claims_in(page: Page) -> list[str]:
-    """Return the ids that the code cells of a page claim, in order."""
-    cells = page.notebook.cells if page.is_chapter else []
-    return [
-        name for cell in cells if cell.cell_type == "code" for name in CALL.findall(cell.source)
-    ]
-
-
-def unmatched(entries: list[dict], pages: dict[str, Page]) -> list[str]:
-    """Return claims without a cell, and cells whose claim is not listed."""
-    claimed = {name: page.name for page in pages.values() for name in claims_in(page)}
-    listed = {entry["id"]: entry for entry in entries}
-    problems = [
-        f"claims.yml: {name}: no cell measures it"
-        for name, entry in listed.items()
-        if needs_cell(entry) and name not in claimed
-    ]
-    return problems + [
-        f"{page}: claims {name!r}, which claims.yml does not list"
-        for name, page in claimed.items()
-        if name not in listed
-    ]
-
-
-def measurements(page: Page) -> dict[str, Measurement]:
-    """Return the claim lines in a page's recorded notebook, by id."""
-    if not page.sibling.exists():
-        return {}
-    found = {}
-    for cell in json.loads(page.sibling.read_text(encoding="utf-8"))["cells"]:
-        for output in cell.get("outputs", []):
-            for mark, name, seen, expected in LINE.findall("".join(output.get("text", ""))):
-                found[name] = Measurement(page.name, mark == "✓", seen, expected)
-    return found
+    """Whether a cell must show the entry: exact, measured, illustration, or unsourced corrected."""
+    return entry["status"] in SHOWN or (entry["status"] == "corrected" and not sources(entry))
 
 
 def claims_hash(page: Page, entries: list[dict]) -> str:
-    """Return a digest of the entries that a page's cells compare with."""
-    used = set(claims_in(page))
-    text = json.dumps([entry for entry in entries if entry["id"] in used], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    """Return a digest of what the cells of a page compare with: no wording, no source."""
+    mine = [entry for entry in entries if entry["page"] == page.name]
+    decisive = [[e["id"], {key: e[key] for key in DECISIVE if key in e}] for e in mine]
+    return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def write_json(entries: list[dict], path: Path = CLAIMS_JSON) -> None:
+def write_json(entries: list[dict], path: Path) -> None:
     """Write the entries where `normbook.lab.claims` reads them."""
-    text = json.dumps(entries, ensure_ascii=False, indent=1) + "\n"
-    if not path.exists() or path.read_text(encoding="utf-8") != text:
-        write_whole(path, text)
+    shipped = [{key: e[key] for key in e if key != "place"} for e in entries]
+    write_if_new(path, json.dumps(shipped, ensure_ascii=False, indent=1) + "\n")
 
 
-if __name__ == "__main__":
-    write_json(load_claims())
+# --- what was measured ---
+
+
+def claims_of(cell: nbformat.NotebookNode) -> list[dict]:
+    """Return what the claims of a recorded code cell say, as data, in order."""
+    return [out.data[MIME] for out in cell.outputs if MIME in out.get("data", {})]
+
+
+def measurements(page: Page) -> dict[str, Measurement]:
+    """Return what a page's recorded notebook says of its claims, by id."""
+    return {
+        found["id"]: Measurement(
+            page.name,
+            index,
+            found["passed"],
+            found["measured"],
+            found["expected"],
+            tuple(f"{r['verdict']} {r['name']} ({r['shown']})" for r in found["rivals"]),
+        )
+        for index, cell in enumerate(page.recorded_cells)
+        for found in claims_of(cell)
+    }

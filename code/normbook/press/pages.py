@@ -1,10 +1,8 @@
 """Where the book's pages are, and what each of them offers to be linked to."""
 
-import hashlib
-import os
 import re
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 
 import nbformat
@@ -14,11 +12,8 @@ from myst_nb.core.read import (
     is_myst_markdown_notebook,
     read_myst_markdown_notebook,
 )
-from pybtex.database import parse_string
-from pybtex.exceptions import PybtexError
 
-ROOT = Path(__file__).resolve().parents[3]
-BOOK = ROOT / "book"
+from normbook.press.files import PressError, load_yaml
 
 TARGET = re.compile(r"^\(([\w-]+)\)=\s*$")
 HEADING = re.compile(r"^(#+)\s+(.*?)\s*$")
@@ -26,38 +21,6 @@ EQUATION_LABEL = re.compile(r"\$\$\s*\(([\w-]+)\)\s*$", re.M)
 EXERCISE = re.compile(r"^[`:~]{3,}\{exercise(?:-start)?\}\s*(.*)$")
 CODE_FENCE = re.compile(r"^(`{3,}|~{3,})(.*)$")
 LABEL_OPTION = re.compile(r"^:label:\s*([\w-]+)\s*$")
-
-
-class PressError(ValueError):
-    """The book cannot be made as it stands; the message says which file and why."""
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file so that it holds the old text or the new, whenever one is interrupted."""
-    half = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        half.write_text(text, encoding="utf-8")
-        os.replace(half, path)
-    except OSError as error:
-        raise PressError(f"cannot write {path}: {error.strerror}") from error
-    finally:
-        half.unlink(missing_ok=True)
-
-
-def load_yaml(path: Path):
-    """Return what a YAML file holds, by the loader in C where PyYAML has it: ten times as fast."""
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    try:
-        return yaml.load(path.read_text(encoding="utf-8"), Loader=loader)
-    except yaml.YAMLError as error:
-        place = f"{path.name}:{error.problem_mark.line + 1 if error.problem_mark else 1}"
-        raise PressError(f"{place}: cannot be read as YAML ({error.problem})") from error
-
-
-def press_hash() -> str:
-    """Return a digest of the press and its settings: what another one made is made again."""
-    sources = [*sorted(Path(__file__).parent.glob("*.py")), ROOT / "_config.yml"]
-    return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -108,6 +71,29 @@ class Page:
             raise PressError(f"{place}: the cell's options cannot be read as YAML") from error
 
     @cached_property
+    def code_cells(self) -> list[nbformat.NotebookNode]:
+        """The page's code cells, in order."""
+        return code_cells(self.notebook) if self.is_chapter else []
+
+    @cached_property
+    def code_lines(self) -> list[int]:
+        """Where each code cell begins in the source, counted from 1."""
+        lines = zip(self.notebook.cells, self.notebook.metadata["source_map"], strict=True)
+        return [line + 1 for cell, line in lines if cell.cell_type == "code"]
+
+    @property
+    def recorded(self) -> nbformat.NotebookNode | None:
+        """The recorded notebook as it lies beside the source now, parsed once; None without one."""
+        if not self.sibling.exists():
+            return None
+        return parse_notebook(self.sibling.read_text(encoding="utf-8"))
+
+    @property
+    def recorded_cells(self) -> list[nbformat.NotebookNode]:
+        """The code cells of the recorded notebook."""
+        return code_cells(self.recorded) if self.sibling.exists() else []
+
+    @cached_property
     def title(self) -> str:
         """The text of the first heading."""
         for line in self.text.splitlines():
@@ -120,13 +106,24 @@ class Page:
         return f"{self.number}.{index}" if self.number else str(index)
 
 
-def load_pages(book: Path = BOOK) -> dict[str, Page]:
+@lru_cache(maxsize=64)
+def parse_notebook(text: str) -> nbformat.NotebookNode:
+    """Return the notebook that a file's text holds; nobody may change it."""
+    return nbformat.reads(text, as_version=4)
+
+
+def code_cells(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
+    """Return a notebook's code cells."""
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def load_pages(root: Path) -> dict[str, Page]:
     """Return the book's pages by name, in the order of the table of contents."""
-    toc = load_yaml(book.parent / "_toc.yml")
+    toc = load_yaml(root / "_toc.yml")
     names = [toc["root"]]
     for part in toc.get("parts", [toc]):
         names += [entry["file"] for entry in part.get("chapters", [])]
-    paths = [book / f"{name}.md" for name in names]
+    paths = [root / "book" / f"{name}.md" for name in names]
     return {path.stem: load_page(path, path.read_text(encoding="utf-8")) for path in paths}
 
 
@@ -226,46 +223,6 @@ def figures_of(page: Page) -> list[dict]:
     """Return the figure options (name, caption) of a chapter's code cells, in order."""
     return [
         cell.metadata["mystnb"]["figure"]
-        for cell in page.notebook.cells
-        if cell.cell_type == "code" and "figure" in cell.metadata.get("mystnb", {})
+        for cell in page.code_cells
+        if "figure" in cell.metadata.get("mystnb", {})
     ]
-
-
-@dataclass(frozen=True)
-class Reference:
-    """An entry of the bibliography as a citation needs it."""
-
-    authors: str
-    year: str
-    url: str
-
-
-def load_references(book: Path = BOOK) -> dict[str, Reference]:
-    """Return the bibliography by key: authors in short, year, and where to read it."""
-    return parse_references((book / "references.bib").read_text(encoding="utf-8"))
-
-
-@cache
-def parse_references(text: str) -> dict[str, Reference]:
-    """Return the entries of a bibliography by key."""
-    try:
-        entries = parse_string(text, "bibtex").entries
-    except PybtexError as error:
-        raise PressError(f"references.bib: {error}") from error
-    return {key: short_reference(key, entry) for key, entry in entries.items()}
-
-
-def short_reference(key: str, entry) -> Reference:
-    """Return "Xiong et al.", the year and the link of a BibTeX entry."""
-    people = entry.persons.get("author", [])
-    names = [" ".join(person.prelast_names + person.last_names).strip("{}") for person in people]
-    if not names:
-        raise PressError(f"references.bib: {key} has no author")
-    short = names[0] if len(names) == 1 else f"{names[0]} and {names[1]}"
-    short = f"{names[0]} et al." if len(names) > 2 else short
-    fields = entry.fields
-    if "doi" in fields:
-        url = f"https://doi.org/{fields['doi']}"
-    else:
-        url = f"https://arxiv.org/abs/{fields['eprint']}" if "eprint" in fields else ""
-    return Reference(short, fields["year"], url or fields.get("url", ""))

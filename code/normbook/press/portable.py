@@ -10,7 +10,9 @@ from dataclasses import dataclass
 
 import yaml
 
-from normbook.press.pages import TARGET, Label, Page, PressError, Reference
+from normbook.press.bibliography import FILE, Reference
+from normbook.press.files import PressError
+from normbook.press.pages import TARGET, Label, Page
 from normbook.press.reading import about
 
 FENCE = re.compile(r"^(?P<fence>:{3,}|`{3,}|~{3,})\s*(?:\{(?P<name>[^}]*)\})?[ \t]*(?P<rest>.*)$")
@@ -217,7 +219,7 @@ def citation(role: str, keys: str, context: Context, line: int) -> str:
     links = []
     for key in (key.strip() for key in keys.split(",")):
         if key not in context.references:
-            context.refuse(line, f"references.bib has no {key!r}")
+            context.refuse(line, f"{FILE} has no {key!r}")
         source = context.references[key]
         name = f"{source.authors}, {source.year}"
         links.append(f"[{name}]({source.url})" if source.url else name)

@@ -13,28 +13,29 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import nbformat
+from filelock import FileLock, Timeout
 from jupyter_book.config import get_final_config
 from jupyter_cache import get_cache
+from jupyter_cache.base import CacheBundleIn
 from sphinx.application import Sphinx
 from sphinx.errors import SphinxError
 from sphinx.util.console import color_terminal, nocolor
 from sphinx.util.docutils import docutils_namespace, patch_docutils
 
 from normbook.press.anki import write_deck
-from normbook.press.evidence import built, write_evidence
-from normbook.press.extension import NOTEBOOKS
+from normbook.press.book import Book
+from normbook.press.evidence import Evidence
+from normbook.press.files import ROOT, PressError, press_hash, write_whole
 from normbook.press.ledger import write_json
-from normbook.press.pages import BOOK, ROOT, PressError, press_hash, write_whole
+from normbook.press.pages import Page
 from normbook.press.questions import DECK
-from normbook.press.siblings import Book, dump, fingerprint, state
+from normbook.press.siblings import dump, fingerprint, stale_because, state
+from normbook.press.sphinx.buttons import NOTEBOOKS
+from normbook.press.sphinx.state import show
 from normbook.press.standalone import make_standalone, shipped_files
 from normbook.press.trim import trim
 
-BUILD = ROOT / "_build"
-HTML = BUILD / "html"
-DOCTREES = BUILD / ".doctrees"
-CACHE = BUILD / ".jupyter_cache"
-SETTINGS = ROOT / "_config.yml"
 SPHINX_PAGES = ("genindex", "search")
 EXECUTED = "Executing notebook"  # what MyST-NB logs when it finds no recorded output
 # Formulas are drawn by tex-chtml.js and its fonts; the package brings every other way as well.
@@ -46,14 +47,17 @@ def refresh(book: Book) -> None:
 
     What was found up to date stands in `_build/fresh.json`, with a digest of all it depends on.
     """
-    path = book.folder.parent / "_build/fresh.json"
+    path = book.build / "fresh.json"
     before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     marks = {page.name: fingerprint(book, page) for page in book.chapters}
     due = [page for page in book.chapters if before.get(page.name) != marks[page.name]]
     states = {page.name: state(book, page) for page in due}
     stale = [name for name, (kind, _) in states.items() if kind == "stale"]
     if stale:
-        raise PressError("\n".join(f"chapter {name} is stale: make record" for name in stale))
+        reasons = [(name, stale_because(book, book.pages[name])) for name in stale]
+        raise PressError(
+            "\n".join(f"chapter {name} is stale, {why}: make record" for name, why in reasons)
+        )
     for page in due:
         kind, sibling = states[page.name]
         if kind == "prose":
@@ -65,55 +69,71 @@ def refresh(book: Book) -> None:
         write_whole(path, json.dumps(marks, indent=1))
 
 
+def doctrees(book: Book) -> Path:
+    """Return where Sphinx keeps the pages as it read them."""
+    return book.build / ".doctrees"
+
+
+def cache_of(book: Book) -> Path:
+    """Return where the build looks for executed notebooks."""
+    return book.build / ".jupyter_cache"
+
+
 def prime(book: Book) -> None:
     """Lay the recorded notebooks where the build looks for executed ones, if they are not there.
 
     The build takes their outputs, and finds them by their code and its metadata, captions included.
     """
-    notebooks = [json.loads(page.sibling.read_text(encoding="utf-8")) for page in book.chapters]
-    cells = [
-        [(c["source"], c["metadata"], c["outputs"]) for c in notebook["cells"] if "outputs" in c]
-        for notebook in notebooks
-    ]
+    notebooks = {page: as_built(page) for page in book.chapters}
+    cells = [[(c.source, c.metadata, c.outputs) for c in n.cells] for n in notebooks.values()]
     digest = hashlib.sha256(json.dumps(cells).encode()).hexdigest()
-    stamp = CACHE / "primed"
+    stamp = cache_of(book) / "primed"
     if stamp.exists() and stamp.read_text(encoding="utf-8") == digest:
         return
-    shutil.rmtree(CACHE, ignore_errors=True)
-    cache = get_cache(CACHE)
-    for page in book.chapters:
-        cache.cache_notebook_file(
-            page.sibling, uri=str(page.source), check_validity=False, overwrite=True
-        )
+    shutil.rmtree(cache_of(book), ignore_errors=True)
+    cache = get_cache(cache_of(book))
+    for page, notebook in notebooks.items():
+        bundle = CacheBundleIn(notebook, str(page.source))
+        cache.cache_notebook_bundle(bundle, check_validity=False, overwrite=True)
     stamp.write_text(digest, encoding="utf-8")
 
 
-def forget_old_pages() -> None:
+def as_built(page: Page) -> nbformat.NotebookNode:
+    """Return the cells of a chapter as the build reads them, with the recorded outputs."""
+    cells = [
+        nbformat.from_dict({**recorded, "metadata": cell.metadata})
+        for cell, recorded in zip(page.code_cells, page.recorded_cells, strict=True)
+    ]
+    return nbformat.from_dict({**page.recorded, "cells": cells})
+
+
+def forget_old_pages(book: Book) -> None:
     """Remove what another press made: it would stand beside the pages of this one."""
-    digest, stamp = press_hash(), HTML / ".press"
+    digest, stamp = press_hash(book.root), book.html / ".press"
     if not stamp.exists() or stamp.read_text(encoding="utf-8") != digest:
-        shutil.rmtree(HTML, ignore_errors=True)
-        shutil.rmtree(DOCTREES, ignore_errors=True)
-        HTML.mkdir(parents=True)
+        shutil.rmtree(book.html, ignore_errors=True)
+        shutil.rmtree(doctrees(book), ignore_errors=True)
+        book.html.mkdir(parents=True)
         stamp.write_text(digest, encoding="utf-8")
 
 
 @contextmanager
-def alone():
+def build_lock(book: Book):
     """Wait until no other build writes to the same folder."""
-    import fcntl
-
-    BUILD.mkdir(exist_ok=True)
-    with (BUILD / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print("another build is running here: waiting for it", flush=True)
-            fcntl.flock(lock, fcntl.LOCK_EX)
+    book.build.mkdir(exist_ok=True)
+    lock = FileLock(book.build / ".lock")
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        print("another build is running here: waiting for it", flush=True)
+        lock.acquire()
+    try:
         yield
+    finally:
+        lock.release()
 
 
-class Heard(io.StringIO):
+class Tee(io.StringIO):
     """What Sphinx says: shown, and kept."""
 
     def write(self, text: str) -> int:
@@ -123,27 +143,30 @@ class Heard(io.StringIO):
 
 
 @contextmanager
-def sphinx(heard: Heard) -> Iterator[Sphinx]:
+def sphinx(book: Book, heard: Tee) -> Iterator[Sphinx]:
     """Yield Sphinx as Jupyter Book configures it; any warning makes a build fail.
 
     One that is kept builds again in a fraction of the time.
     """
     options = {
-        "external_toc_path": str(ROOT / "_toc.yml"),
+        "external_toc_path": str(book.root / "_toc.yml"),
         "latex_individualpages": False,
         "nitpicky": True,
     }
     settings, _ = get_final_config(
-        user_yaml=SETTINGS, cli_config=options, sourcedir=BOOK, use_external_toc=True
+        user_yaml=book.root / "_config.yml",
+        cli_config=options,
+        sourcedir=book.folder,
+        use_external_toc=True,
     )
     if not color_terminal():
         nocolor()
     with patch_docutils(), docutils_namespace():
         yield Sphinx(
-            srcdir=BOOK,
+            srcdir=book.folder,
             confdir=None,
-            outdir=HTML,
-            doctreedir=DOCTREES,
+            outdir=book.html,
+            doctreedir=doctrees(book),
             buildername="html",
             confoverrides=settings,
             status=heard,
@@ -152,7 +175,7 @@ def sphinx(heard: Heard) -> Iterator[Sphinx]:
         )
 
 
-def build(app: Sphinx, heard: Heard) -> None:
+def build(app: Sphinx, heard: Tee, cache: Path) -> None:
     """Run Sphinx. Raises `PressError` on any warning, or when it executed a chapter.
 
     Sphinx warns of a page when it makes it: after a failure all that were made are made again.
@@ -170,9 +193,9 @@ def build(app: Sphinx, heard: Heard) -> None:
     finally:
         if not fine:
             for name in app.normbook_made:
-                (DOCTREES / f"{name}.doctree").unlink(missing_ok=True)
+                (Path(app.doctreedir) / f"{name}.doctree").unlink(missing_ok=True)
     if executed:
-        shutil.rmtree(CACHE)  # which now holds what was executed
+        shutil.rmtree(cache)  # which now holds what was executed
         raise PressError("the build executed a chapter instead of showing what was recorded")
     if not fine:
         raise PressError("the build failed: see above")
@@ -183,20 +206,21 @@ def finish(book: Book) -> None:
 
     An earlier build may have left pages that the book no longer has.
     """
-    shutil.rmtree(HTML / "_sources", ignore_errors=True)
-    for path in HTML.glob("*.html"):
+    html = book.html
+    shutil.rmtree(html / "_sources", ignore_errors=True)
+    for path in html.glob("*.html"):
         if path.stem not in {*book.pages, *SPHINX_PAGES}:
             path.unlink()
     # Sphinx copies them only when it also makes a page.
-    shutil.copytree(BOOK / "_static", HTML / "_static", dirs_exist_ok=True)
-    write_notebooks(book, HTML / NOTEBOOKS)
+    shutil.copytree(book.folder / "_static", html / "_static", dirs_exist_ok=True)
+    write_notebooks(book, html / NOTEBOOKS)
     if book.questions:
-        write_deck(book, HTML / DECK)
-    (HTML / ".nojekyll").touch()
-    for path in (HTML / "_static/mathjax").iterdir():
+        write_deck(book, html / DECK)
+    (html / ".nojekyll").touch()
+    for path in (html / "_static/mathjax").iterdir():
         if path.name not in MATHJAX_KEPT:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-    trim(HTML, BUILD / "pictures")
+    trim(html, book.build / "pictures")
 
 
 def write_notebooks(book: Book, folder: Path) -> None:
@@ -212,30 +236,31 @@ def write_notebooks(book: Book, folder: Path) -> None:
             write_whole(path, dump(make_standalone(book, page)))
 
 
-def publish(app: Sphinx, heard: Heard, book: Book) -> None:
+def publish(app: Sphinx, heard: Tee, book: Book) -> None:
     """Bring the pages up to date. Raises `PressError` where that cannot be done."""
-    write_json(book.claims)
+    write_json(book.claims, book.claims_json)
     refresh(book)
-    write_evidence()
+    evidence = Evidence(book)
+    evidence.write()
+    show(app, evidence)
     prime(book)
-    build(app, heard)
+    build(app, heard, cache_of(book))
     finish(book)
 
 
 def main() -> int:
     """Build the book and say where it is."""
     gc.disable()  # a third of the time otherwise; what a build leaves behind is a gigabyte
-    heard = Heard()
+    book, heard = Book(), Tee()
     try:
-        with alone():
-            book, *_ = built()
-            forget_old_pages()
-            with sphinx(heard) as app:
+        with build_lock(book):
+            forget_old_pages(book)
+            with sphinx(book, heard) as app:
                 publish(app, heard, book)
     except PressError as error:
         print(f"\n{error}", file=sys.stderr)
         return 1
-    print(f"\nThe book is at {(HTML / 'index.html').as_uri()}")
+    print(f"\nThe book is at {(book.html / 'index.html').as_uri()}")
     return 0
 
 

@@ -3,7 +3,8 @@
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from normbook.press.pages import BOOK, Label, PressError, load_yaml, reference
+from normbook.press.files import PressError, load_yaml
+from normbook.press.pages import Label, reference
 
 FILE = "questions.yml"
 PAGE = "12-interview-questions"
@@ -44,12 +45,12 @@ class Question:
         return f"question-{self.number}"
 
 
-def load_questions(book: Path = BOOK) -> list[Question]:
+def load_questions(folder: Path) -> list[Question]:
     """Return the questions in their order: none where the book has no such file.
 
     Raises `PressError` for one that is not complete.
     """
-    path = book / FILE
+    path = folder / FILE
     if not path.exists():
         return []
     entries = load_yaml(path)

@@ -18,36 +18,41 @@ from jupyter_client.kernelspec import NoSuchKernel
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
+from normbook.press.book import Book
+from normbook.press.files import PressError, write_if_new, write_whole
 from normbook.press.ledger import write_json
-from normbook.press.pages import Page, PressError, write_whole
+from normbook.press.pages import Page
 from normbook.press.siblings import (
-    Book,
     check_words,
-    code_cells,
     dump,
     make_sibling,
     marks_of,
-    read,
+    stale_because,
     state,
 )
 
 # One thread, like the tests; the CPU, because what is recorded must not depend on a GPU.
 ENVIRONMENT = {"NORMBOOK_STRICT": "1", "NORMBOOK_DEVICE": "cpu", "OMP_NUM_THREADS": "1"}
+FORBIDDEN = ("NORMBOOK_PERTURB", "NORMBOOK_PICTURES")
 TIMEOUT = 600  # seconds a cell may take
 COVER = "index"
 
 
-def execute(page: Page) -> list[list]:
+def execute(page: Page, book: Book) -> list[list]:
     """Run a chapter in a fresh kernel and return the cleaned outputs of its code cells.
 
     A cell that raises stops the recording unless it is tagged `raises-exception`.
     """
+    kernel = page.notebook.metadata["kernelspec"]["name"]
+    cells = run_cells(page.code_cells, kernel, book)
+    return [[clean(output, page) for output in cell.outputs] for cell in cells]
+
+
+def run_cells(cells: list, kernel: str, book: Book) -> list[nbformat.NotebookNode]:
+    """Run code cells in a fresh kernel of the book and return copies with their outputs."""
     notebook = nbformat.v4.new_notebook(
-        cells=[
-            nbformat.v4.new_code_cell(cell.source, metadata=cell.metadata)
-            for cell in code_cells(page.notebook)
-        ],
-        metadata={"kernelspec": dict(page.notebook.metadata["kernelspec"])},
+        cells=[nbformat.v4.new_code_cell(cell.source, metadata=cell.metadata) for cell in cells],
+        metadata={"kernelspec": {"name": kernel, "display_name": kernel}},
     )
     client = NotebookClient(
         notebook,
@@ -55,10 +60,11 @@ def execute(page: Page) -> list[list]:
         record_timing=False,
         coalesce_streams=True,
         extra_arguments=["--IPKernelApp.log_level=40"],
-        resources={"metadata": {"path": str(page.source.parent)}},
+        resources={"metadata": {"path": str(book.folder)}},
     )
-    client.execute()
-    return [[clean(output, page) for output in cell.outputs] for cell in notebook.cells]
+    claims = {"NORMBOOK_CLAIMS": str(book.claims_json)}
+    client.execute(env={**os.environ, **ENVIRONMENT, **claims})
+    return notebook.cells
 
 
 def clean(output: nbformat.NotebookNode, page: Page) -> nbformat.NotebookNode:
@@ -74,20 +80,13 @@ def clean(output: nbformat.NotebookNode, page: Page) -> nbformat.NotebookNode:
     return output
 
 
-def outdated(book: Book, page: Page) -> bool:
-    """Whether a chapter must be executed: its code, its claims, the engine or the lab changed."""
-    if state(book, page)[0] == "stale":
-        return True
-    return read(page.sibling).metadata["normbook"] != marks_of(book, page)
-
-
-def record(folder: Path, name: str) -> str:
+def record(root: Path, name: str) -> str:
     """Execute one chapter and write its sibling. Returns what went wrong, or nothing."""
-    book = Book(folder)
+    book = Book(root)
     page, begin = book.pages[name], time.perf_counter()
     try:
         check_words(book, page)
-        sibling = make_sibling(book, page, execute(page), marks_of(book, page))
+        sibling = make_sibling(book, page, execute(page, book), marks_of(book, page))
         write_whole(page.sibling, dump(sibling))
     except Exception as error:
         return f"{name} was not recorded:\n{explain(error)}"
@@ -110,16 +109,12 @@ def explain(error: Exception) -> str:
 
 def write_cover(book: Book) -> None:
     """Write the cover's figure as a picture, for the README."""
-    picture = book.folder / "_static/cover.png"
-    data = cover_picture(book)
-    if not picture.exists() or picture.read_bytes() != data:
-        picture.parent.mkdir(exist_ok=True)
-        picture.write_bytes(data)
+    write_if_new(book.folder / "_static/cover.png", cover_picture(book))
 
 
 def cover_picture(book: Book) -> bytes:
     """Return the first picture in the cover's recorded notebook."""
-    for cell in code_cells(read(book.pages[COVER].sibling)):
+    for cell in book.pages[COVER].recorded_cells:
         for output in cell.outputs:
             if "image/png" in output.get("data", {}):
                 return base64.b64decode(output.data["image/png"])
@@ -132,8 +127,8 @@ def main() -> int:
     parser.add_argument("--all", action="store_true", help="execute every chapter")
     parser.add_argument("--only", nargs="*", help="execute these chapters if they are stale")
     options = parser.parse_args()
-    os.environ.update(ENVIRONMENT)
     try:
+        check_environment()
         return run(Book(), options)
     except PressError as error:
         print(error, file=sys.stderr)
@@ -142,13 +137,21 @@ def main() -> int:
     return 1
 
 
+def check_environment() -> None:
+    """Raise `PressError` for a variable of the tests under which nothing may be recorded."""
+    for name in FORBIDDEN:
+        if os.environ.get(name):
+            raise PressError(f"{name} is for tests: nothing is recorded while it is set")
+
+
 def run(book: Book, options: argparse.Namespace) -> int:
     """Do what `main` was asked for. Returns 1 if a chapter could not be recorded."""
-    write_json(book.claims)
+    write_json(book.claims, book.claims_json)
     chapters = [page for page in book.chapters if not options.only or page.name in options.only]
-    due = [page.name for page in chapters if options.all or outdated(book, page)]
+    due = [page for page in chapters if options.all or stale_because(book, page)]
+    names = [page.name for page in book.slowest_first(due)]
     with ProcessPoolExecutor(max_workers=2) as pool:
-        problems = [problem for problem in pool.map(partial(record, book.folder), due) if problem]
+        problems = [problem for problem in pool.map(partial(record, book.root), names) if problem]
     if problems:
         print("\n\n".join(problems), file=sys.stderr)
         return 1

@@ -2,11 +2,12 @@
 
 import re
 
-from normbook.press.ledger import unmatched
+from normbook.press.book import GLUE, Book
+from normbook.press.ledger import FOLDER, MIME, WAITING, measurements, needs_cell
 from normbook.press.pages import Page
 from normbook.press.portable import LEFTOVER, ROLE_OR_CODE
 from normbook.press.questions import dead_links
-from normbook.press.siblings import Book, code_cells, read, state
+from normbook.press.siblings import is_folded, stale_because, state
 
 LONGEST = 80  # characters of code that fit the column
 SHOWS = re.compile(r"\bshow\(")
@@ -18,12 +19,14 @@ FENCED = re.compile(r"^(`{3,}|~{3,})[^\n]*\n.*?^\1[`~]*\s*$", re.M | re.S)
 
 def problems_of_book(book: Book) -> list[str]:
     """Return every broken rule of the book: empty when all is well."""
-    problems = unmatched(book.claims, book.pages) + dead_links(book.questions, book.labels)
+    problems = unmatched(book) + rivals_missing(book) + too_many_illustrations(book)
+    problems += dead_links(book.questions, book.labels)
     for page in book.chapters:
         problems += drift(book, page) + figures_without_words(page) + long_lines(page)
         if page.sibling.exists():
             text = page.sibling.read_text(encoding="utf-8")
-            problems += raw_markup(page) + paths_in(page.sibling.name, text) + failed_claims(page)
+            problems += raw_markup(page) + paths_in(page.sibling.name, text)
+            problems += failed_claims(page) + more_than_claims(page)
     return problems
 
 
@@ -32,14 +35,93 @@ def drift(book: Book, page: Page) -> list[str]:
     kind, _ = state(book, page)
     if kind == "fresh":
         return []
-    reason = {"stale": "its code is not what was recorded", "prose": "its words moved on"}[kind]
+    reason = stale_because(book, page) or "its words moved on"
     return [f"chapter {page.name} is stale, {reason}: make record"]
+
+
+# --- claims ---
+
+
+def unmatched(book: Book) -> list[str]:
+    """Return the claims that no cell measures, and those that a cell of another page measures."""
+    problems = []
+    seen = {name: page.name for page in book.chapters for name in measurements(page)}
+    for entry in book.claims:
+        name, place = entry["id"], entry["place"]
+        if needs_cell(entry) and name not in seen:
+            problems.append(f"{place}: no cell measures {name}")
+        if seen.get(name, entry["page"]) != entry["page"]:
+            wanted = f"{FOLDER}/{seen[name]}.yml"
+            problems.append(f"{place}: {seen[name]} measures {name}, so it belongs into {wanted}")
+    listed = {entry["id"] for entry in book.claims}
+    strays = (name for name in seen if name not in listed)
+    return problems + [f"{seen[name]}: claims {name!r}, which is not listed" for name in strays]
+
+
+def rivals_missing(book: Book) -> list[str]:
+    """Return the measured claims that refuse no rival and do not wait for one, and false waits."""
+    waiting = waiting_for_rivals(book)
+    found = {name: m for page in book.chapters for name, m in measurements(page).items()}
+    problems = []
+    for entry in book.claims:
+        name = entry["id"]
+        line = waiting.pop(name, None)
+        needs = entry["status"] in ("measured", "corrected") and name in found
+        lacks = needs and not found[name].rivals
+        if lacks and line is None:
+            problems.append(f"{entry['place']}: {name} has no rival")
+        if line is not None and not lacks:
+            problems.append(f"{FOLDER}/{WAITING}:{line}: {name} waits for no rival: take it off")
+    strays = [f"{FOLDER}/{WAITING}:{line}: no claim is {name!r}" for name, line in waiting.items()]
+    return problems + strays
+
+
+def waiting_for_rivals(book: Book) -> dict[str, int]:
+    """Return the claims whose rival is still to be found, and the lines that say so."""
+    path = book.folder / FOLDER / WAITING
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    words = {at: line.split("#")[0].strip() for at, line in enumerate(lines, 1)}
+    return {name: at for at, name in words.items() if name}
+
+
+def too_many_illustrations(book: Book) -> list[str]:
+    """Return the pages of whose claims more than one in ten is true by construction."""
+    problems = []
+    for page in book.chapters:
+        statuses = [entry["status"] for entry in book.claims if entry["page"] == page.name]
+        count = statuses.count("illustration")
+        if count > len(statuses) / 10:
+            problems.append(
+                f"{FOLDER}/{page.name}.yml: {count} of {len(statuses)} claims are illustrations, "
+                "one in ten at most"
+            )
+    return problems
+
+
+def failed_claims(page: Page) -> list[str]:
+    """Return the claims that a recorded notebook shows as failed."""
+    failed = [(name, m.line) for name, m in measurements(page).items() if not m.passed]
+    return [f"{page.sibling.name}: ✗ {name}: {line}" for name, line in failed]
+
+
+def more_than_claims(page: Page) -> list[str]:
+    """Return the cells that are folded as claims and show something else as well."""
+    return [
+        f"{page.name}: cell {index} is tagged claims, and shows more than claims and glued values"
+        for index, cell in enumerate(page.recorded_cells, 1)
+        if is_folded(cell)
+        for output in cell.outputs
+        if MIME not in output.get("data", {}) and GLUE not in output.get("data", {})
+    ]
+
+
+# --- figures, code, markup ---
 
 
 def figures_without_words(page: Page) -> list[str]:
     """Return the cells that show a figure without a name, a caption or an alt text."""
     problems = []
-    for index, cell in enumerate(code_cells(page.notebook), 1):
+    for index, cell in enumerate(page.code_cells, 1):
         if not SHOWS.search(cell.source):
             continue
         options = cell.metadata.get("mystnb", {})
@@ -53,7 +135,7 @@ def long_lines(page: Page) -> list[str]:
     """Return the code lines that a page would cut off at its right edge."""
     return [
         f"{page.name}: a line of code has {len(line)} characters, {LONGEST} fit: {line.strip()}"
-        for cell in code_cells(page.notebook)
+        for cell in page.code_cells
         for line in cell.source.split("\n")
         if len(line) > LONGEST
     ]
@@ -62,7 +144,7 @@ def long_lines(page: Page) -> list[str]:
 def raw_markup(page: Page) -> list[str]:
     """Return the Markdown cells of the recorded notebook in which MyST is left."""
     problems = []
-    for index, cell in enumerate(read(page.sibling).cells, 1):
+    for index, cell in enumerate(page.recorded.cells, 1):
         text = cell.source if cell.cell_type == "markdown" else ""
         prose = FENCED.sub("", text)
         bare = ROLE_OR_CODE.sub(lambda match: match[0] if match["role"] else "", prose)
@@ -76,14 +158,3 @@ def paths_in(name: str, text: str) -> list[str]:
     """Return the absolute paths in the text of a recorded notebook."""
     hits = [*PATH.findall(text), *WINDOWS_PATH.findall(text)]
     return [f"{name}: holds an absolute path: {hit}" for hit in hits]
-
-
-def failed_claims(page: Page) -> list[str]:
-    """Return the claims that a recorded notebook shows as failed."""
-    return [
-        f"{page.sibling.name}: {line}"
-        for cell in code_cells(read(page.sibling))
-        for output in cell.outputs
-        for line in output.get("text", "").splitlines()
-        if line.startswith("✗ ")
-    ]

@@ -1,97 +1,20 @@
 """The recorded notebook beside a chapter: how it is made, and whether it still matches."""
 
-import ast
 import hashlib
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
 
 import nbformat
 
-from normbook.press.ledger import claims_hash, load_claims
-from normbook.press.pages import (
-    BOOK,
-    ROOT,
-    Label,
-    Page,
-    PressError,
-    Reference,
-    collect_labels,
-    load_pages,
-    load_references,
-    press_hash,
-)
-from normbook.press.portable import Context, convert
-from normbook.press.questions import Question, load_questions, question_labels
+from normbook.press.book import GLUE, Book
+from normbook.press.files import PressError
+from normbook.press.ledger import FOLDER, claims_hash, claims_of
+from normbook.press.pages import Page
+from normbook.press.portable import convert
+from normbook.press.reach import moved, reached
 
-GLUE = "application/papermill.record/text/plain"
-
-
-@dataclass
-class Book:
-    """The whole book as the press sees it: pages, labels, bibliography, claims."""
-
-    folder: Path = BOOK
-
-    @cached_property
-    def pages(self) -> dict[str, Page]:
-        """All pages by name, in the order of the table of contents."""
-        return load_pages(self.folder)
-
-    @cached_property
-    def labels(self) -> dict[str, Label]:
-        """All that can be referred to, claims (`claim-id`) and questions among it."""
-        claims = {f"claim-{e['id']}": Label("ledger", "claim", e["id"]) for e in self.claims}
-        return collect_labels(self.pages) | claims | question_labels(self.questions, self.pages)
-
-    @cached_property
-    def references(self) -> dict[str, Reference]:
-        """The bibliography by key."""
-        return load_references(self.folder)
-
-    @cached_property
-    def claims(self) -> list[dict]:
-        """The entries of the ledger."""
-        return load_claims(self.folder)
-
-    @cached_property
-    def questions(self) -> list[Question]:
-        """The questions of §12, in their order."""
-        return load_questions(self.folder)
-
-    @property
-    def chapters(self) -> list[Page]:
-        """The pages that have code."""
-        return [page for page in self.pages.values() if page.is_chapter]
-
-    @cached_property
-    def surroundings(self) -> str:
-        """A digest of what a chapter's words depend on outside of the chapter, press included."""
-        others = [(name, other.title, other.is_chapter) for name, other in self.pages.items()]
-        everything = (self.labels, self.references, self.claims, others, press_hash())
-        return hashlib.sha256(repr(everything).encode()).hexdigest()
-
-    def context(self, page: Page, outputs: list[list], link: Callable) -> Context:
-        """Return what the conversion of one page needs."""
-        titles = {name: other.title for name, other in self.pages.items()}
-        return Context(page, self.labels, self.references, glued(outputs), titles, link)
-
-
-def glued(outputs: list[list]) -> dict[str, str]:
-    """Return the values that the cells stored for the prose."""
-    return {
-        output["metadata"]["scrapbook"]["name"]: ast.literal_eval(output["data"][GLUE])
-        for cell in outputs
-        for output in cell
-        if GLUE in output.get("data", {})
-    }
-
-
-def code_cells(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
-    """Return a notebook's code cells."""
-    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+CLAIMS_TAG = "claims"  # a cell of claims and glued values: folded under a line that counts them
+FOLDED = {"jupyter": {"source_hidden": True}}  # whoever changes a number must see the ✗
 
 
 def make_sibling(
@@ -113,17 +36,21 @@ def make_sibling(
                 cells.append(prose)
             continue
         check_kind(cell, page, line)
-        cells.append(
-            {
-                "cell_type": "code",
-                "id": name,
-                "metadata": cell.metadata,
-                "source": cell.source,
-                "outputs": outputs[code],
-                "execution_count": code + 1,
-            }
-        )
+        made = {
+            "cell_type": "code",
+            "id": name,
+            "metadata": cell.metadata,
+            "source": cell.source,
+            "outputs": outputs[code],
+            "execution_count": code + 1,
+        }
         code += 1
+        if is_folded(cell):
+            text = counted(made["outputs"])
+            line_above = {"cell_type": "markdown", "metadata": {}, "source": text}
+            cells.append({**line_above, "id": name})
+            made |= {"id": f"{page.name}-{len(cells)}", "metadata": cell.metadata | FOLDED}
+        cells.append(made)
     metadata = {
         "kernelspec": dict(source.metadata["kernelspec"]),
         "language_info": {"name": "python"},
@@ -132,6 +59,21 @@ def make_sibling(
     form = {"nbformat": 4, "nbformat_minor": 5}
     # checked as a whole by `dump`: nbformat would check each cell by itself, which takes seconds
     return nbformat.from_dict({"cells": cells, "metadata": metadata, **form})
+
+
+def is_folded(cell: nbformat.NotebookNode) -> bool:
+    """Whether a cell holds claims and glued values only, and is folded."""
+    return CLAIMS_TAG in cell.metadata.get("tags", [])
+
+
+def counted(outputs: list) -> str:
+    """Return the line under which a cell of claims is folded: "✓ 4 claims checked"."""
+    found = claims_of(nbformat.from_dict({"outputs": outputs}))
+    failed = sum(not claim["passed"] for claim in found)
+    words = "claim" if len(found) == 1 else "claims"
+    if failed:
+        return f"✗ {failed} of {len(found)} {words} failed"
+    return f"✓ {len(found)} {words} checked" if found else "Values for the text"
 
 
 def first_line(page: Page, line: int) -> int:
@@ -170,11 +112,6 @@ def link_beside(book: Book, page: Page, text: str, target: str, label: str) -> s
     return f"[{text}]({file}#{label})" if label else f"[{text}]({file})"
 
 
-def read(path: Path) -> nbformat.NotebookNode:
-    """Read a notebook file."""
-    return nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)
-
-
 def dump(notebook: nbformat.NotebookNode) -> str:
     """Return a notebook as the text of its file: the same notebook, the same bytes."""
     nbformat.validate(notebook)
@@ -187,18 +124,8 @@ def identity(cells: list[nbformat.NotebookNode]) -> list[tuple]:
 
 
 def marks_of(book: Book, page: Page) -> dict:
-    """Return what the recorded outputs also depend on: engine and instruments, and the claims."""
-    return {"claims": claims_hash(page, book.claims), "code": code_hash()}
-
-
-def code_hash(root: Path = ROOT) -> str:
-    """Return a digest of the engine's and the instruments' sources."""
-    code = root / "code"
-    paths = [code / "normalization.py", *sorted(code.glob("normbook/engine/*.py"))]
-    digest = hashlib.sha256()
-    for path in [*paths, *sorted(code.glob("normbook/lab/*.py"))]:
-        digest.update(path.name.encode() + path.read_bytes())
-    return digest.hexdigest()[:16]
+    """Return what the recorded outputs depend on outside of the page: claims, modules, packages."""
+    return {"claims": claims_hash(page, book.claims), "reaches": reached(page)}
 
 
 def fingerprint(book: Book, page: Page) -> str:
@@ -208,21 +135,30 @@ def fingerprint(book: Book, page: Page) -> str:
     return hashlib.sha256(everything.encode()).hexdigest()
 
 
+def stale_because(book: Book, page: Page) -> str:
+    """Return why a chapter must be executed, or nothing: its code, its claims, what it reaches."""
+    if not page.sibling.exists():
+        return "nothing is recorded"
+    marks, wanted = page.recorded.metadata.get("normbook", {}), marks_of(book, page)
+    if identity(page.recorded_cells) != identity(page.code_cells):
+        return "its code is not what was recorded"
+    if marks.get("claims") != wanted["claims"]:
+        return f"{FOLDER}/{page.name}.yml does not expect what it did"
+    if changed := moved(marks.get("reaches", {}), wanted["reaches"]):
+        return f"{', '.join(changed)} changed since it was recorded"
+    return ""
+
+
 def state(book: Book, page: Page) -> tuple[str, nbformat.NotebookNode | None]:
     """Return how a sibling stands to its chapter, and the sibling as it should be.
 
     "fresh"; "prose" when only words, captions or metadata moved (the second value is what to
-    write); "stale" when code, tags or the claims it compares with moved, or nothing is recorded.
+    write); "stale" when it must be executed: `stale_because` says why.
     """
-    if not page.sibling.exists():
+    if stale_because(book, page):
         return "stale", None
-    recorded = read(page.sibling)
-    cells = code_cells(recorded)
-    marks = recorded.metadata.get("normbook", {})
-    same_claims = marks.get("claims") == claims_hash(page, book.claims)
-    if identity(cells) != identity(code_cells(page.notebook)) or not same_claims:
-        return "stale", None
-    expected = make_sibling(book, page, [cell.outputs for cell in cells], marks)
+    marks = page.recorded.metadata["normbook"]
+    expected = make_sibling(book, page, [cell.outputs for cell in page.recorded_cells], marks)
     if dump(expected) == page.sibling.read_text(encoding="utf-8"):
         return "fresh", expected
     return "prose", expected

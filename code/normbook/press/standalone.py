@@ -14,9 +14,10 @@ from pathlib import Path
 
 import nbformat
 
-from normbook.press.ledger import CLAIMS_JSON
-from normbook.press.pages import ROOT, Page
-from normbook.press.siblings import Book, code_cells, make_sibling, read
+from normbook.press.book import Book
+from normbook.press.files import ROOT
+from normbook.press.pages import Page
+from normbook.press.siblings import make_sibling
 
 FIRST_CELL = '''\
 # @title The book's engine (run this first)
@@ -42,9 +43,8 @@ def shipped_files() -> list[Path]:
     """Return what a chapter needs to run, without the press: engine, instruments, claims."""
     code = ROOT / "code"
     packages = [*code.glob("normbook/engine/*.py"), *code.glob("normbook/lab/*.py")]
-    return sorted(
-        [code / "normalization.py", code / "normbook/__init__.py", *packages, CLAIMS_JSON]
-    )
+    claims = Book().claims_json
+    return sorted([code / "normalization.py", code / "normbook/__init__.py", *packages, claims])
 
 
 @cache
@@ -65,7 +65,7 @@ def version() -> str:
 
 def make_standalone(book: Book, page: Page) -> nbformat.NotebookNode:
     """Return a chapter's recorded notebook with the engine inside and no link to a neighbour."""
-    outputs = [cell.outputs for cell in code_cells(read(page.sibling))]
+    outputs = [cell.outputs for cell in page.recorded_cells]
 
     def link(text: str, target: str, label: str) -> str:
         return f"[{text}](#{label})" if label and target == page.name else text

@@ -1,7 +1,9 @@
 """How long each chapter takes to run: `python -m normbook.press.timings [--only NAME …]`.
 
 Writes `book/timings.json`, by hand now and then. Times differ from run to run, so they are no part
-of the recorded notebooks: recording twice changes not one byte.
+of the recorded notebooks: recording twice changes not one byte. Beside the chapters stands the
+floor, the time of a kernel that does nothing but import what every chapter imports: seconds divided
+by the floor's compare between machines.
 """
 
 import argparse
@@ -11,18 +13,22 @@ import os
 import platform
 import re
 import resource
+import statistics
 import sys
 import time
 from importlib.metadata import version
 from pathlib import Path
 
-from normbook.press.pages import BOOK, Page, write_whole
-from normbook.press.record import ENVIRONMENT, execute
-from normbook.press.siblings import Book
+import nbformat
 
-FILE = "timings.json"
+from normbook.press.book import Book
+from normbook.press.files import write_whole
+from normbook.press.record import run_cells
+
 PACKAGES = ("torch", "numpy", "matplotlib", "scikit-learn")
 CPUINFO = Path("/proc/cpuinfo")
+FLOOR = "import torch\nimport matplotlib.pyplot"
+FLOOR_RUNS = 5  # of which the middle one counts
 
 
 def machine() -> str:
@@ -42,14 +48,21 @@ def surroundings() -> dict:
     }
 
 
-def run_time(page: Page) -> dict:
-    """Execute a chapter in a fresh kernel; return its seconds on the clock and on the processor."""
+def run_time(cells: list, book: Book) -> dict:
+    """Execute cells in a fresh kernel; return its seconds on the clock and on the processor."""
     begin, used = time.perf_counter(), processor_seconds()
-    execute(page)
+    run_cells(cells, "python3", book)
     return {
         "clock": round(time.perf_counter() - begin, 1),
         "processor": round(processor_seconds() - used, 1),
     }
+
+
+def floor(book: Book) -> dict:
+    """Return the middle time of a kernel that only imports."""
+    cell = nbformat.v4.new_code_cell(FLOOR)
+    runs = [run_time([cell.copy()], book) for _ in range(FLOOR_RUNS)]
+    return {key: statistics.median(run[key] for run in runs) for key in runs[0]}
 
 
 def processor_seconds() -> float:
@@ -58,27 +71,22 @@ def processor_seconds() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def load(folder: Path = BOOK) -> dict:
-    """Return what was written last, or nothing."""
-    path = folder / FILE
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-
-
 def main() -> int:
     """Execute the chapters one after the other, and write their times."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="*", help="these chapters; the others keep their times")
     options = parser.parse_args()
-    os.environ.update(ENVIRONMENT)
     book = Book()
-    chapters = load(book.folder).get("chapters", {}) if options.only else {}
+    chapters = dict(book.times.get("chapters", {})) if options.only else {}
+    least = floor(book)
+    print(f"the floor: {least['processor']} s", flush=True)
     for page in book.chapters:
         if not options.only or page.name in options.only:
-            chapters[page.name] = run_time(page)
+            chapters[page.name] = run_time(page.code_cells, book)
             print(f"{page.name}: {chapters[page.name]['processor']} s", flush=True)
     ordered = {page.name: chapters[page.name] for page in book.chapters if page.name in chapters}
-    text = json.dumps({**surroundings(), "chapters": ordered}, indent=1, ensure_ascii=False)
-    write_whole(book.folder / FILE, text + "\n")
+    taken = {**surroundings(), "floor": least, "chapters": ordered}
+    write_whole(book.timings, json.dumps(taken, indent=1, ensure_ascii=False) + "\n")
     return 0
 
 

@@ -1,0 +1,130 @@
+"""The whole book as the press sees it: its folders, pages, labels, bibliography and claims.
+
+`python -m normbook.press.book` writes `claims.json` for the chapters, which know no YAML.
+"""
+
+import ast
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from normbook.press import bibliography
+from normbook.press.bibliography import Reference, load_references
+from normbook.press.files import ROOT, press_hash
+from normbook.press.ledger import load_claims, write_json
+from normbook.press.pages import Label, Page, collect_labels, load_pages
+from normbook.press.portable import Context
+from normbook.press.questions import Question, load_questions, question_labels
+from normbook.press.reach import sources_hash
+
+GLUE = "application/papermill.record/text/plain"
+
+
+@dataclass
+class Book:
+    """A book in a folder of its own. What it reads is read once; what it makes lies in `build`."""
+
+    root: Path = ROOT
+
+    @property
+    def folder(self) -> Path:
+        """Where chapters, notebooks, claims and questions lie."""
+        return self.root / "book"
+
+    @property
+    def build(self) -> Path:
+        """Where all that is made lies."""
+        return self.root / "_build"
+
+    @property
+    def html(self) -> Path:
+        """Where the pages are built."""
+        return self.build / "html"
+
+    @property
+    def evidence(self) -> Path:
+        """What the ledger and its like are made from."""
+        return self.build / "evidence.json"
+
+    @property
+    def timings(self) -> Path:
+        """How long each chapter ran, as `make status` wrote it last."""
+        return self.folder / "timings.json"
+
+    @cached_property
+    def times(self) -> dict:
+        """What stands in `timings`, or nothing."""
+        path = self.timings
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+    def slowest_first(self, pages: list[Page]) -> list[Page]:
+        """Return pages by how long they ran, the longest first: the last to end decides."""
+        chapters = self.times.get("chapters", {})
+        seconds = {name: row["processor"] for name, row in chapters.items()}
+        return sorted(pages, key=lambda page: -seconds.get(page.name, float("inf")))
+
+    @property
+    def claims_json(self) -> Path:
+        """Where `normbook.lab.claims` finds the claims."""
+        return self.root / "code/normbook/lab/claims.json"
+
+    @cached_property
+    def pages(self) -> dict[str, Page]:
+        """All pages by name, in the order of the table of contents."""
+        return load_pages(self.root)
+
+    @property
+    def chapters(self) -> list[Page]:
+        """The pages that have code."""
+        return [page for page in self.pages.values() if page.is_chapter]
+
+    @cached_property
+    def labels(self) -> dict[str, Label]:
+        """All that can be referred to, claims (`claim-id`) and questions among it."""
+        claims = {f"claim-{e['id']}": Label("ledger", "claim", e["id"]) for e in self.claims}
+        return collect_labels(self.pages) | claims | question_labels(self.questions, self.pages)
+
+    @cached_property
+    def references(self) -> dict[str, Reference]:
+        """The bibliography by key."""
+        return load_references(self.folder / bibliography.FILE)
+
+    @cached_property
+    def claims(self) -> list[dict]:
+        """The entries of the ledger, page by page."""
+        return load_claims(self.folder, self.pages, self.references)
+
+    @cached_property
+    def questions(self) -> list[Question]:
+        """The questions of §12, in their order."""
+        return load_questions(self.folder)
+
+    @cached_property
+    def surroundings(self) -> str:
+        """A digest of what a sibling depends on outside of its chapter, press and code included."""
+        others = [(name, other.title, other.is_chapter) for name, other in self.pages.items()]
+        read = (self.labels, self.references, self.claims, others)
+        made = (press_hash(self.root), sources_hash())
+        return hashlib.sha256(repr((read, made)).encode()).hexdigest()
+
+    def context(self, page: Page, outputs: list[list], link: Callable) -> Context:
+        """Return what the conversion of one page needs."""
+        titles = {name: other.title for name, other in self.pages.items()}
+        return Context(page, self.labels, self.references, glued(outputs), titles, link)
+
+
+def glued(outputs: list[list]) -> dict[str, str]:
+    """Return the values that the cells stored for the prose."""
+    return {
+        output["metadata"]["scrapbook"]["name"]: ast.literal_eval(output["data"][GLUE])
+        for cell in outputs
+        for output in cell
+        if GLUE in output.get("data", {})
+    }
+
+
+if __name__ == "__main__":
+    write_json(Book().claims, Book().claims_json)

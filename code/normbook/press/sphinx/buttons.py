@@ -1,0 +1,123 @@
+"""What a page offers: its notebook, Colab, printing, and each figure's picture."""
+
+import html
+import os
+import re
+import subprocess
+from pathlib import Path
+
+from sphinx.application import Sphinx
+
+from normbook.press.files import ROOT
+from normbook.press.sphinx.state import evidence_of
+
+NOTEBOOKS = "notebooks"  # the folder of the site that holds the stand-alone notebooks
+SITE_BRANCH = "gh-pages"
+GITHUB = re.compile(r"github\.com[:/]([\w.-]+/[\w.-]+?)(?:\.git)?/?$")
+FIGURE = re.compile(
+    r'<figure class="[^"]*" id="(?P<id>[\w-]+)">\s*(?:<a [^>]*>)?<img [^>]*?src="(?P<src>[^"]+)".*?'
+    r"(?P<end></figcaption>\s*)</figure>",
+    re.S,
+)
+
+
+def repository(root: Path = ROOT) -> str | None:
+    """Return "owner/name" of the book on GitHub, from the hosting CI or git's `origin`, or None."""
+    if os.environ.get("GITHUB_REPOSITORY"):
+        return os.environ["GITHUB_REPOSITORY"]
+    command = ["git", "-C", str(root), "remote", "get-url", "origin"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True)
+    except OSError:  # no git here: a downloaded copy
+        return None
+    match = GITHUB.search(answer.stdout.strip())
+    return match[1] if match else None
+
+
+def set_buttons(app: Sphinx, pagename: str, templatename: str, context: dict, doctree) -> None:
+    """Offer the stand-alone notebook, Colab where the book has an address, and printing.
+
+    The theme would offer the raw source and a notebook that misses the engine.
+    """
+    others = [
+        button
+        for button in context.get("header_buttons", [])
+        if button.get("label") not in ("download-buttons", "launch-buttons", "source-buttons")
+    ]
+    pages = evidence_of(app).book.pages
+    chapter = pagename in pages and pages[pagename].is_chapter
+    buttons = [colab_button(pagename)] if chapter and repository() else []
+    downloads = [download_button(context["pathto"], pagename)] if chapter else []
+    if doctree is not None:
+        downloads.append(print_button())
+        buttons.append(group("Download this page", "fas fa-download", downloads))
+    context["header_buttons"] = [*buttons, *others]
+
+
+def group(tooltip: str, icon: str, buttons: list[dict]) -> dict:
+    """Return a menu of the page's header."""
+    label = "download-buttons"
+    return {"type": "group", "tooltip": tooltip, "icon": icon, "buttons": buttons, "label": label}
+
+
+def download_button(pathto, pagename: str) -> dict:
+    """Return the link to the stand-alone notebook."""
+    return {
+        "type": "link",
+        "url": pathto(f"{NOTEBOOKS}/{pagename}.ipynb", 1),
+        "text": ".ipynb",
+        "icon": "fas fa-code",
+        "tooltip": "Download the notebook, engine inside",
+        "label": "download-notebook-button",
+    }
+
+
+def print_button() -> dict:
+    """Return the entry that prints the page."""
+    return {
+        "type": "javascript",
+        "javascript": "window.print()",
+        "text": ".pdf",
+        "icon": "fas fa-file-pdf",
+        "tooltip": "Print to PDF",
+        "label": "download-pdf-button",
+    }
+
+
+def colab_button(pagename: str) -> dict:
+    """Return the link that opens the stand-alone notebook of the published site in Colab."""
+    path = f"{repository()}/blob/{SITE_BRANCH}/{NOTEBOOKS}/{pagename}.ipynb"
+    return {
+        "type": "link",
+        "url": f"https://colab.research.google.com/github/{path}",
+        "text": "Colab",
+        "icon": "fas fa-rocket",
+        "tooltip": "Open in Colab",
+        "label": "launch-colab-button",
+    }
+
+
+def licence(text: str) -> tuple[str, str]:
+    """Return the short name and the address of the licence that LICENSE-text.md names."""
+    return re.search(r"\((CC [^,)]+),", text)[1], re.search(r"<(https://[^>]+)>", text)[1]
+
+
+def offer_figures(body: str, title: str, name: str, address: str) -> str:
+    """Put a link to the picture, and how to credit it, under every figure of a page's HTML."""
+
+    def offer(match: re.Match) -> str:
+        line = (
+            f'<p class="figure-offer"><a href="{match["src"]}" download="{match["id"]}.png">PNG</a>'
+            f' · <a href="{address}">{name}</a>, from “{html.escape(title)}”</p>\n'
+        )
+        return match[0].removesuffix("</figure>") + line + "</figure>"
+
+    return FIGURE.sub(offer, body)
+
+
+def add_offers(app: Sphinx, pagename: str, templatename: str, context: dict, doctree) -> None:
+    """Offer the figures of a page for download."""
+    if doctree is not None and "body" in context:
+        path = evidence_of(app).book.root / "LICENSE-text.md"
+        name, address = licence(path.read_text(encoding="utf-8"))
+        context["body"] = offer_figures(context["body"], app.config.html_title, name, address)
