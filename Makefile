@@ -4,8 +4,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 CLAIMS := code/normbook/lab/claims.json
-# One thread each: two notebooks run side by side, and small models run faster so.
+# One thread each: two files run side by side, and small models run faster so.
 TEST := NORMBOOK_STRICT=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile
+PASS := NORMBOOK_STRICT=1 OMP_NUM_THREADS=1 $(BIN)/python tests/one_pass.py
 NBVAL := --nbval --nbval-current-env --ignore tests/web
 # In a process of its own: the browser's driver and the notebooks each want the event loop.
 WEB := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 tests/web
@@ -15,7 +16,7 @@ ALONE_PYTHON := $(BIN)/python
 
 .DEFAULT_GOAL := help
 .PHONY: help book test record status serve clean test-portable test-kernels test-alone test-web \
-  gpu-check links report mutants bench
+  gpu-check links report mutants bench bench-book test-power test-plain
 
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -27,9 +28,9 @@ test: $(READY) $(CLAIMS) ## check the code, the book's rules, and every result b
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell
-	$(TEST) $(NBVAL) tests book
-	@echo "Once more, with every initial weight changed by a relative 1e-12: no printed digit may move"
-	NORMBOOK_PERTURB=1e-12 $(TEST) $(NBVAL) book
+	$(TEST) --ignore tests/web tests
+	@echo "Every notebook, with all that is drawn changed by a relative 1e-12: no printed digit may move"
+	$(PASS)
 	@echo "A few pages in a browser, if there is one (make test-web: all of them)"
 	$(WEB)
 
@@ -52,11 +53,20 @@ test-web: book ## look at every page in a browser: narrow, wide, light, dark, an
 test-alone: $(READY) ## run the downloads with only torch, matplotlib, scikit-learn, ipykernel
 	$(BIN)/python tests/alone.py --versions $(VERSIONS) --python $(ALONE_PYTHON)
 
+test-power: $(READY) $(CLAIMS) ## a change of 1e-3 of what is drawn must turn every page that trains red
+	$(PASS) --power
+
+test-plain: $(READY) $(CLAIMS) ## run all notebooks as they are, pictures and all
+	$(TEST) $(NBVAL) book
+
 test-portable: $(READY) $(CLAIMS) ## run all notebooks on other instruction sets, threads, and alone
 	@for setting in $(SETTINGS); do \
 	  case $$setting in NORMBOOK_THREADS=*) at_once="-n 1";; *) at_once=;; esac; \
 	  echo "== $$setting"; \
 	  env $$(echo $$setting | tr , ' ') $(TEST) $$at_once $(NBVAL) book || failed="$$failed $$setting"; \
+	done; \
+	for other in test-plain test-power; do \
+	  echo "== $$other"; $(MAKE) --no-print-directory $$other || failed="$$failed $$other"; \
 	done; \
 	echo "== alone"; $(MAKE) --no-print-directory test-alone || failed="$$failed alone"; \
 	test -z "$$failed" || { echo "results differ under:$$failed"; exit 1; }
@@ -86,6 +96,9 @@ mutants: $(READY) ## change the engine in 300 places, one at a time: does a test
 
 status: $(READY) ## run each chapter once and write how long it takes, for the status page
 	$(BIN)/python -m normbook.press.timings
+
+bench-book: $(READY) $(CLAIMS) ## time the pass over the notebooks and the build, as ratios to a floor
+	$(BIN)/python tests/bench_book.py --whole
 
 bench: $(READY) ## time the engine's layers beside PyTorch's
 	MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=8589934592 \

@@ -84,15 +84,15 @@ def prime(book: Book) -> None:
 
     The build takes their outputs, and finds them by their code and its metadata, captions included.
     """
-    notebooks = {page: as_built(page) for page in book.chapters}
-    cells = [[(c.source, c.metadata, c.outputs) for c in n.cells] for n in notebooks.values()]
+    notebooks = [as_built(page) for page in book.chapters]
+    cells = [[(c.source, c.metadata, c.outputs) for c in n.cells] for n in notebooks]
     digest = hashlib.sha256(json.dumps(cells).encode()).hexdigest()
     stamp = cache_of(book) / "primed"
     if stamp.exists() and stamp.read_text(encoding="utf-8") == digest:
         return
     shutil.rmtree(cache_of(book), ignore_errors=True)
     cache = get_cache(cache_of(book))
-    for page, notebook in notebooks.items():
+    for page, notebook in zip(book.chapters, notebooks, strict=True):
         bundle = CacheBundleIn(notebook, str(page.source))
         cache.cache_notebook_bundle(bundle, check_validity=False, overwrite=True)
     stamp.write_text(digest, encoding="utf-8")

@@ -1,0 +1,166 @@
+"""What a recording hangs on: a change that may move a picture is noticed, and no other."""
+
+import re
+import shutil
+
+import pytest
+from conftest import ROOT, edit, lay_small_book
+
+from normbook.press import record as recorder
+from normbook.press.book import Book
+from normbook.press.files import PressError
+from normbook.press.publish import refresh
+from normbook.press.reach import CODE, code_hash, moved, reached
+from normbook.press.rules import drift
+
+
+@pytest.fixture
+def house(tmp_path):
+    """A copy of the code and the pins, to be changed."""
+    shutil.copytree(CODE, tmp_path / "code", ignore=shutil.ignore_patterns("__pycache__", "press"))
+    shutil.copy(ROOT / "requirements.txt", tmp_path)
+    return tmp_path / "code"
+
+
+def touched_by(house, change) -> dict[str, list[str]]:
+    """The pages that a change of the code makes stale, each with the modules that moved."""
+    pages = Book().chapters
+    before = {page.name: reached(page, house) for page in pages}
+    change()
+    after = {page.name: reached(page, house) for page in pages}
+    found = {name: moved(before[name], after[name]) for name in before}
+    return {name: modules for name, modules in found.items() if modules}
+
+
+def test_a_line_width_touches_every_page(house):
+    path = house / "normbook/lab/figures.py"
+    touched = touched_by(
+        house, lambda: edit(path, '"lines.linewidth": 2.2', '"lines.linewidth": 9')
+    )
+    assert touched == {page.name: ["normbook.lab.figures"] for page in Book().chapters}
+
+
+def test_a_line_of_one_chapters_instrument_touches_that_chapter_alone(house):
+    path = house / "normbook/lab/drift.py"
+    touched = touched_by(house, lambda: edit(path, "self.now = {}", "self.now = dict()"))
+    assert touched == {"01-why-normalize": ["normbook.lab.drift"]}
+
+
+def test_a_line_of_the_engine_touches_the_pages_that_use_its_names(house):
+    path = house / "normbook/engine/clipping.py"
+    names = re.findall(r"^def ([a-z]\w+)", path.read_text("utf-8"), re.M)
+    assert names
+    instruments = {p.stem: p.read_text("utf-8") for p in (house / "normbook/lab").glob("*.py")}
+    naming = re.compile(rf"\bnz\.({'|'.join(names)})\b")
+    by_lab = [name for name, text in instruments.items() if naming.search(text)]
+    wanted = set()
+    for page in Book().chapters:
+        source = "\n".join(cell.source for cell in page.code_cells)
+        if naming.search(source) or any(re.search(rf"\b{name}\b", source) for name in by_lab):
+            wanted.add(page.name)
+    touched = touched_by(
+        house, lambda: path.write_text(path.read_text("utf-8") + "\nNEW = 1\n", "utf-8")
+    )
+    assert set(touched) == wanted
+    assert 0 < len(touched) < len(Book().chapters)
+    assert {tuple(modules) for modules in touched.values()} == {("normbook.engine.clipping",)}
+
+
+def test_words_touch_no_page(house):
+    def reword():
+        edit(house / "normbook/lab/figures.py", "# Okabe and Ito's colours", "# Their colours")
+        edit(house / "normbook/lab/figures.py", "One style for every figure", "One style for all")
+        edit(house / "normbook/engine/layers.py", "\nclass ", "\n\n# A layer.\nclass ")
+        path = house / "normbook/lab/drift.py"
+        edit(path, "Forget this step's means", "Forget the means of this step")
+        edit(path, "self.now = {}\n", "self.now = {}  # none yet\n\n")
+
+    assert touched_by(house, reword) == {}
+
+
+def test_a_pin_touches_every_page(house):
+    path = house.parent / "requirements.txt"
+    old = re.search(r"^torch==.*$", path.read_text(), re.M)[0]
+    touched = touched_by(house, lambda: edit(path, old, "torch==9.9"))
+    assert touched == {page.name: ["torch"] for page in Book().chapters}
+    assert touched_by(house, lambda: edit(path, "ruff==", "ruff==9")) == {}
+
+
+@pytest.mark.parametrize(
+    ("code", "module", "reaches"),
+    [
+        ("import normalization as nz\nnz.LayerNorm(3)", "normbook.engine.layers", True),
+        ("from normalization import LayerNorm", "normbook.engine.layers", True),
+        ("import normalization as nz\nnz.LayerNorm(3)", "normbook.engine.clipping", False),
+        ("import normalization as nz\ngetattr(nz, 'LayerNorm')", "normbook.engine.clipping", True),
+        ("import normalization as nz\n%time nz", "normbook.engine.clipping", True),
+        ("from normbook.lab import drift", "normbook.lab.drift", True),
+        ("from normbook.lab.drift import Noise", "normbook.lab.drift", True),
+        ("import normbook.lab.drift", "normbook.lab.drift", True),
+        ("def late():\n    from normbook.lab import drift", "normbook.lab.drift", True),
+        ("from normbook.lab import claim", "normbook.lab.claims", True),
+        ("from normbook.lab import claim", "normbook.lab.drift", False),
+        ("1", "normbook.lab.figures", True),
+    ],
+)
+def test_a_cell_reaches_what_it_names(code, module, reaches, small_book):
+    edit(small_book.folder / "07-small.md", 'print("mean 0.503")', code)
+    assert (module in reached(Book(small_book.root).pages["07-small"])) is reaches
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "same"),
+    [
+        ("x = 1", "x = 1  # one", True),
+        ("x = 1", "x = 1\n\n\n", True),
+        ("Say it.", "Say it again.", True),
+        ("Of the module.", "Of this module.", True),
+        ("x = 1", "x = 2", False),
+        ("'# kept'", "'# not kept'", False),
+        ("return x", "return x + 0", False),
+    ],
+)
+def test_only_code_counts(old, new, same):
+    text = (
+        '"""Of the module."""\n\nx = 1\n\n\ndef f():\n    """Say it.\n\n    At length.\n    """\n'
+    )
+    text += "    y = '# kept'\n    return x\n"
+    assert old in text
+    assert (code_hash(text) == code_hash(text.replace(old, new))) is same
+
+
+# --- the commands refuse ---
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """The small book, recorded."""
+    book = lay_small_book(tmp_path_factory.mktemp("reach"))
+    assert recorder.record(book.root, "07-small") == ""
+    return Book(book.root)
+
+
+def change_what_was_recorded(book: Book) -> None:
+    """Let the recording be of another `figures`: what is there now has moved."""
+    page = book.pages["07-small"]
+    now = reached(page)["normbook.lab.figures"]
+    edit(page.sibling, f'"normbook.lab.figures": "{now}"', '"normbook.lab.figures": "another"')
+
+
+def test_an_old_picture_is_refused_by_name_and_recorded_anew(recorded):
+    change_what_was_recorded(recorded)
+    page = recorded.pages["07-small"]
+    wanted = "chapter 07-small is stale, normbook.lab.figures changed since it was recorded"
+    assert drift(recorded, page) == [f"{wanted}: make record"]
+    with pytest.raises(PressError, match=wanted):
+        refresh(recorded)
+    assert recorder.record(recorded.root, "07-small") == ""
+    refresh(Book(recorded.root))
+
+
+@pytest.mark.parametrize("name", recorder.FORBIDDEN)
+def test_nothing_is_recorded_under_a_variable_of_the_tests(name, monkeypatch, capsys):
+    monkeypatch.setenv(name, "1e-12")
+    monkeypatch.setattr("sys.argv", ["record"])
+    assert recorder.main() == 1
+    assert f"{name} is for tests" in capsys.readouterr().err
