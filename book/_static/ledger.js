@@ -2,7 +2,7 @@
 (() => {
   "use strict";
 
-  const STATUSES = ["exact", "measured", "cited", "corrected", "contested"];
+  const STATUSES = ["exact", "measured", "cited", "corrected", "contested", "illustration"];
 
   function element(tag, properties, ...children) {
     const node = Object.assign(document.createElement(tag), properties);

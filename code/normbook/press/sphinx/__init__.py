@@ -3,7 +3,7 @@
 from sphinx.application import Sphinx
 
 from normbook.press.sphinx import buttons, directives, docstrings, numbers, speed, state
-from normbook.press.sphinx.claims import FoldClaims
+from normbook.press.sphinx.claims import FoldClaims, JoinLines
 
 
 def setup(app: Sphinx) -> dict:
@@ -19,6 +19,7 @@ def setup(app: Sphinx) -> dict:
     app.connect("html-page-context", buttons.set_buttons, priority=900)
     app.connect("html-page-context", buttons.add_offers, priority=900)
     app.add_transform(FoldClaims)
+    app.add_transform(JoinLines)
     app.add_directive("ledger", directives.Ledger)
     app.add_directive("questions", directives.Questions)
     app.add_directive("about", directives.About)
