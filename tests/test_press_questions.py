@@ -116,8 +116,8 @@ def named_by(text: str) -> dict[int, str]:
     """The questions that a chapter says it answers, and how it words them."""
     start = text.find("*Questions of §12 it answers")
     part = re.split(r"\n\*Papers", text[start:])[0] if start >= 0 else ""
-    found = re.findall(r"^- \{ref\}`(\d+) <question-\1>`: (.+)$", part, flags=re.M)
-    return {int(number): words for number, words in found}
+    item = r"^- \{ref\}`(\d+) <question-\1>`: (.+(?:\n  .+)*)$"
+    return {int(number): one_line(words) for number, words in re.findall(item, part, flags=re.M)}
 
 
 def test_chapters_word_the_questions_as_their_page_does():

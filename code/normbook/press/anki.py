@@ -48,7 +48,7 @@ INLINE = re.compile(
 CITE = re.compile(r"\{cite(?P<kind>(?::[pt])?)\}`(?P<keys>[^`]+)`")
 LINE = re.compile(
     r"^\*\*(?P<number>\d)\. (?P<title>[^*]+?)\.\*\* (?P<before>.+?)\n\n"
-    r"\$\$\n(?P<formula>.+?)\n\$\$ \([\w-]+\)\n\n(?P<after>.+?) → ",
+    r"\$\$\n(?P<formula>.+?)\n\$\$ \([\w-]+\)\n\n(?P<after>.+?)\s→\s",
     re.M | re.S,
 )
 
