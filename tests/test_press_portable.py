@@ -2,7 +2,9 @@
 
 import pytest
 
-from normbook.press.pages import Label, Page, PressError, Reference
+from normbook.press.bibliography import Reference
+from normbook.press.files import PressError
+from normbook.press.pages import Label, Page
 from normbook.press.portable import LEFTOVER, Context, convert
 
 LABELS = {

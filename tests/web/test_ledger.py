@@ -1,7 +1,7 @@
 """The ledger's filters in a browser, from a file: as a reader has them."""
 
 SHOWN = ".ledger .claim:visible"
-STATUSES = ("exact", "measured", "cited", "corrected", "contested")
+STATUSES = ("exact", "measured", "cited", "corrected", "contested", "illustration")
 
 
 def open_ledger(page, site, anchor=""):
