@@ -6,9 +6,9 @@ from importlib.resources import files
 
 import pytest
 
-from normbook.press.pages import load_pages
+from normbook.press.book import Book
 
-EVERY = [*load_pages(), "genindex", "search"]
+EVERY = [*Book().pages, "genindex", "search"]
 FEW = ["index", "05-pre-vs-post-norm", "engine", "search"]  # one of each kind, for `make test`
 PAGES = EVERY if os.environ.get("NORMBOOK_WEB") == "all" else FEW
 LOOKS = [(390, "light"), (390, "dark"), (1440, "dark"), (1440, "light")]
