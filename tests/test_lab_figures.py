@@ -177,3 +177,15 @@ def test_dots_draw_every_seed_and_the_median(across):
     assert np.asarray(points).tolist() == [[2.0, 1.0], [2.0, 5.0], [2.0, 3.0]]
     assert list(y) == [3.0, 3.0]
     assert np.mean(x) == 2
+
+
+def test_the_tests_draw_no_picture_and_compare_the_same_digest(monkeypatch):
+    displayed = []
+    monkeypatch.setattr(figures, "display", lambda data, raw: displayed.append(data))
+    for pictures in ("", "none"):
+        monkeypatch.setenv("NORMBOOK_PICTURES", pictures)
+        figure, axis = figures.subplots()
+        figures.band(axis, [1, 2], [[1.0, 2.0], [2.0, 3.0]], "pre", "measured")
+        figures.show(figure)
+    assert [set(data) for data in displayed] == [{"image/png", "text/plain"}, {"text/plain"}]
+    assert displayed[0]["text/plain"] == displayed[1]["text/plain"]
