@@ -1,15 +1,25 @@
 """Cells and lines are short enough to be read, and what is folded takes no reading time."""
 
+import json
 from pathlib import Path
 
 import pytest
 from conftest import CHAPTER, ROOT
 
-from normbook.press.limits import headline, limits_of, pieces, prose_lines, table, visible_cells
-from normbook.press.pages import Page, load_pages
+from normbook.press.book import Book
+from normbook.press.limits import (
+    headline,
+    limits_of,
+    pieces,
+    prose_lines,
+    slow_chapters,
+    table,
+    visible_cells,
+)
+from normbook.press.pages import Page
 from normbook.press.reading import minutes
 
-PAGES = load_pages(ROOT)
+PAGES = Book().pages
 WORDS = "word " * 2000  # ten minutes
 LONG = ("some words " * 11).strip()  # 120 characters
 LINK = "https://" + "x" * 110
@@ -235,3 +245,19 @@ def test_a_page_without_a_figure_has_no_headline():
     assert rows[1] == ["00-cheat-sheet", "–", "–", "0"]
     assert rows[2][0] == "05-pre-vs-post-norm"
     assert int(rows[2][1]) > 50
+
+
+# --- seconds ---
+
+
+def test_a_chapter_that_runs_too_long_is_found(small_book):
+    rows = {"07-small": {"processor": 30.0}, "08-long": {"processor": 52.1}}
+    small_book.timings.write_text(json.dumps({"floor": {"processor": 2.0}, "chapters": rows}))
+    problem = "08-long: 26 times the floor, 25 at most"
+    assert slow_chapters(Book(small_book.root)) == [problem]
+
+
+def test_the_projects_own_pages_are_wrapped():
+    for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"):
+        page = Page(ROOT / name, (ROOT / name).read_text(encoding="utf-8"))
+        assert prose_lines(page) == []

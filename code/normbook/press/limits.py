@@ -5,13 +5,14 @@
 
 import re
 
-from normbook.press.files import ROOT
-from normbook.press.pages import Page, load_pages
+from normbook.press.book import Book
+from normbook.press.pages import Page
 from normbook.press.portable import ADMONITIONS
 from normbook.press.reading import CELL, FIGURE, HIDING, open_lines, options_of, unfolded, words
 
 MOST_LINES = 25  # of code in a cell that is not folded
 LONGEST_LINE = 110  # characters of prose
+MOST_FLOORS = 25  # a chapter's processor seconds, in those of a kernel that only imports
 
 # Fences of backticks that hold prose. All others hold code, or what a directive reads in its way.
 NAMES = "|".join([*ADMONITIONS, "dropdown", "exercise", "solution", "about", "glossary"])
@@ -101,6 +102,20 @@ def pieces(line: str) -> list[str]:
     return found
 
 
+def slow_chapters(book: Book) -> list[str]:
+    """Return the chapters that run too long, as `make status` took the times last.
+
+    In floors, the seconds of a kernel that only imports: they compare between machines.
+    """
+    floor = book.times.get("floor", {}).get("processor")
+    rows = book.times.get("chapters", {}).items() if floor else ()
+    return [
+        f"{name}: {row['processor'] / floor:.0f} times the floor, {MOST_FLOORS} at most"
+        for name, row in rows
+        if row["processor"] > MOST_FLOORS * floor
+    ]
+
+
 def headline(page: Page) -> tuple[int, int] | None:
     """Return the words and the open lines of code before the first figure that a cell draws.
 
@@ -126,4 +141,4 @@ def table(pages: dict[str, Page]) -> str:
 
 
 if __name__ == "__main__":
-    print(table(load_pages(ROOT)))
+    print(table(Book().pages))

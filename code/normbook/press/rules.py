@@ -4,6 +4,7 @@ import re
 
 from normbook.press.book import GLUE, Book
 from normbook.press.ledger import FOLDER, MIME, WAITING, measurements, needs_cell
+from normbook.press.limits import limits_of, slow_chapters
 from normbook.press.pages import Page
 from normbook.press.portable import LEFTOVER, ROLE_OR_CODE
 from normbook.press.questions import dead_links
@@ -20,7 +21,8 @@ FENCED = re.compile(r"^(`{3,}|~{3,})[^\n]*\n.*?^\1[`~]*\s*$", re.M | re.S)
 def problems_of_book(book: Book) -> list[str]:
     """Return every broken rule of the book: empty when all is well."""
     problems = unmatched(book) + rivals_missing(book) + too_many_illustrations(book)
-    problems += dead_links(book.questions, book.labels)
+    problems += dead_links(book.questions, book.labels) + slow_chapters(book)
+    problems += [problem for page in book.pages.values() for problem in limits_of(page)]
     for page in book.chapters:
         problems += drift(book, page) + figures_without_words(page) + long_lines(page)
         if page.sibling.exists():
