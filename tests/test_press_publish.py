@@ -1,5 +1,6 @@
 """The built pages ask nobody and execute nothing; the stand-alone notebook needs nobody."""
 
+import itertools
 import json
 import os
 import re
@@ -17,6 +18,7 @@ from nbclient import NotebookClient
 from normbook.press.book import Book
 from normbook.press.pages import code_cells, figures_of
 from normbook.press.rules import paths_in
+from normbook.press.siblings import counted, is_folded
 from normbook.press.sphinx import buttons
 from normbook.press.standalone import make_standalone
 
@@ -131,6 +133,41 @@ def test_the_ledger_needs_no_script(pages):
     assert len(claims) == len(Book().claims)
     assert not [claim for claim in claims if claim.has_attr("hidden")]
     assert all(re.search(r"\bstatus-\w+", " ".join(claim["class"])) for claim in claims)
+
+
+# --- claims on the page ---
+
+
+def test_cells_of_claims_are_folded_under_a_line_that_counts_them(pages):
+    folded = 0
+    for chapter in Book().chapters:
+        page = pages[HTML / f"{chapter.name}.html"]
+        wanted = [counted(cell.outputs) for cell in chapter.recorded_cells if is_folded(cell)]
+        cells = page.select(".cell.tag_claims")
+        assert [cell.select_one("summary .collapsed").get_text() for cell in cells] == wanted
+        assert all(re.fullmatch(r"✓ \d+ claims? checked|Values for the text", w) for w in wanted)
+        lines = [cell.get_text().count("✓ ") - 2 for cell in cells]  # folded and opened summary
+        assert lines == [int(re.sub(r"\D", "", line) or -2) for line in wanted]
+        folded += len(cells)
+    assert folded > 10
+
+
+def test_the_notebook_says_the_same_and_hides_the_code_alone(pages):
+    for chapter in Book().chapters:
+        cells = chapter.recorded.cells
+        for above, cell in itertools.pairwise(cells):
+            if cell.cell_type == "code" and is_folded(cell):
+                assert above.source == counted(cell.outputs)
+                assert cell.metadata.jupyter == {"source_hidden": True}
+
+
+def test_the_lines_of_a_cell_are_one_block(pages):
+    for path, page in pages.items():
+        plain = ".cell_output > .output.text_plain, .cell_output > .output.stream"
+        for block in page.select(plain):
+            after = block.find_next_sibling()
+            again = after is not None and {"text_plain", "stream"} & set(after.get("class", []))
+            assert not again, f"{path.name}: {block.get_text()[:80]}"
 
 
 # --- Colab ---
