@@ -5,7 +5,8 @@ BIN := .venv/bin
 READY := .venv/.ready
 CLAIMS := code/normbook/lab/claims.json
 # One thread each: two files run side by side, and small models run faster so.
-TEST := NORMBOOK_STRICT=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile
+TEST := NORMBOOK_STRICT=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile \
+  --no-loadscope-reorder
 PASS := NORMBOOK_STRICT=1 OMP_NUM_THREADS=1 $(BIN)/python tests/one_pass.py
 NBVAL := --nbval --nbval-current-env --ignore tests/web
 # In a process of its own: the browser's driver and the notebooks each want the event loop.

@@ -1,14 +1,15 @@
 """What must turn red: a digit of an output, a point of a figure, an old picture, a passing rival.
 
-Each case records a small chapter, spoils one thing, and runs what `make test` runs.
+A small chapter is recorded, spoilt in one place, and run or read as `make test` does it.
 """
 
 import os
+import re
 import subprocess
 import sys
 
 import pytest
-from conftest import ROOT, edit, lay_claims, lay_small_book, print_instead
+from conftest import CHAPTER, ROOT, edit, lay_claims, lay_small_book, print_instead
 
 from normbook.press import record as recorder
 from normbook.press.book import Book
@@ -18,56 +19,55 @@ from normbook.press.publish import refresh
 from normbook.press.reach import reached
 from normbook.press.rules import problems_of_book
 
-# What is spoilt: a string of the recorded notebook, and what stands there afterwards.
-SPOILT = {
-    "a digit of an output": ("mean 0.503\\n", "mean 0.504\\n"),
-    "a point of a figure": ("(1.00, 2.00)", "(1.00, 2.01)"),
-    "a figure's checksum": ("#", "#0"),
-    "a glued value": ('text/plain": "\'42.0\'"', 'text/plain": "\'42.1\'"'),
-    "a figure's data": ("[1.0, 2.0, 4.0]", "[1.0, 2.0, 4.1]"),
+FIGURE = """\
+figure, axis = figures.subplots()
+axis.plot([0, 1, 2], [1.0, 2.0, {last}], label="doubling")
+show(figure)
+"""
+# A cell each: its code, and what is spoilt in it: a string of the recorded notebook, and the new.
+CELLS = {
+    "as it is": ("from normbook.lab import figures, glue, show", None),
+    "a digit of an output": ('print("mean 0.503")', ("mean 0.503\\n", "mean 0.504\\n")),
+    "a point of a figure": (FIGURE.format(last=4.0), ("(1.00, 2.00)", "(1.00, 2.01)")),
+    "a figure's checksum": (FIGURE.format(last=5.0), ("#", "#0")),
+    "a glued value": ('glue("answer", 42.0)', ("\"'42.0'\"", "\"'42.1'\"")),
+    "a figure's data": (FIGURE.format(last=6.0), ("2.0, 6.0]", "2.0, 6.1]")),
+    "as it is too": ("print(1 + 1)", None),
 }
 
 
 @pytest.fixture(scope="module")
-def spoilt(tmp_path_factory):
-    """A folder with the recorded chapter as it is, and one spoilt copy a case."""
+def verdicts(tmp_path_factory):
+    """Which of the cells nbval fails, when all but two of them are spoilt."""
     book = lay_small_book(tmp_path_factory.mktemp("spoilt"))
+    head = CHAPTER[: CHAPTER.index("(ch-small)=")]
+    cells = "".join(f"```{{code-cell}} python\n{code}\n```\n\n" for code, _ in CELLS.values())
+    (book.folder / "07-small.md").write_text(f"{head}# 7 Spoilt\n\n{cells}", encoding="utf-8")
     assert recorder.record(book.root, "07-small") == ""
-    text = book.pages["07-small"].sibling.read_text(encoding="utf-8")
-    folder = book.root / "copies"
-    folder.mkdir()
-    (folder / "as-it-is.ipynb").write_text(text, encoding="utf-8")
-    for name, (old, new) in SPOILT.items():
-        start = text.rindex("#") if old == "#" else text.index(old)
-        changed = text[:start] + new + text[start + len(old) :]
-        (folder / f"{name.replace(' ', '-')}.ipynb").write_text(changed, encoding="utf-8")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def verdicts(spoilt):
-    """Which of the notebooks nbval fails."""
-    environment = {**os.environ, "NORMBOOK_STRICT": "1", "OMP_NUM_THREADS": "1"}
+    sibling = book.pages["07-small"].sibling
+    before, *parts = sibling.read_text(encoding="utf-8").split('"cell_type": "code"')
+    for index, (_, spoil) in enumerate(CELLS.values()):
+        if spoil:
+            start = parts[index].rindex(spoil[0])
+            rest = parts[index][start + len(spoil[0]) :]
+            parts[index] = parts[index][:start] + spoil[1] + rest
+    sibling.write_text('"cell_type": "code"'.join([before, *parts]), encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-rf", "--nbval"]
     answer = subprocess.run(
-        [*command, "--nbval-current-env", "-c", os.devnull, "--rootdir", spoilt, spoilt],
-        cwd=spoilt,
-        env=environment,
+        [*command, "--nbval-current-env", "-c", os.devnull, "--rootdir", book.folder, sibling],
+        cwd=book.folder,
+        env={**os.environ, "NORMBOOK_STRICT": "1", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
     )
     assert answer.returncode == 1, answer.stdout + answer.stderr
-    failed = [line for line in answer.stdout.splitlines() if line.startswith("FAILED")]
-    return {path.stem: any(path.stem in line for line in failed) for path in spoilt.iterdir()}
+    failed = re.findall(r"^FAILED .*::(Cell \d+)", answer.stdout, re.M)
+    return {name: f"Cell {index}" in failed for index, name in enumerate(CELLS)}
 
 
-def test_a_notebook_as_recorded_passes(verdicts):
-    assert verdicts["as-it-is"] is False
-
-
-@pytest.mark.parametrize("name", SPOILT)
-def test_a_spoilt_notebook_fails(name, verdicts):
-    assert verdicts[name.replace(" ", "-")] is True
+@pytest.mark.parametrize("name", CELLS)
+def test_a_spoilt_cell_fails_and_no_other(name, verdicts):
+    assert verdicts[name] is (CELLS[name][1] is not None)
 
 
 def test_make_book_stops_at_a_stale_chapter(small_book):
@@ -78,15 +78,7 @@ def test_make_book_stops_at_a_stale_chapter(small_book):
 # --- claims and pictures ---
 
 CLAIM = {"id": "c", "status": "measured", "claim": "It holds.", "expected": 1, "tolerance": 0.1}
-
-
-def recorded_with(book: Book, code: str, *entries: dict, page: str = "07-small") -> tuple:
-    """Let the small chapter claim something; return what recording it says, and its problems."""
-    lay_claims(book, *entries, page=page)
-    book = print_instead(book, f"from normbook.lab import claim\n\n{code}")
-    write_json(book.claims, book.claims_json)
-    said = recorder.record(book.root, "07-small")
-    return said, problems_of_book(Book(book.root)) if not said else []
+CLAIMED = "from normbook.lab import claim\n\n"
 
 
 @pytest.mark.parametrize(
@@ -103,43 +95,56 @@ def recorded_with(book: Book, code: str, *entries: dict, page: str = "07-small")
 def test_a_claim_that_fails_or_whose_rival_passes_stops_the_recording(
     code, changes, said, small_book
 ):
-    assert said in recorded_with(small_book, code, {**CLAIM, **changes})[0]
+    lay_claims(small_book, {**CLAIM, **changes})
+    book = print_instead(small_book, CLAIMED + code)
+    write_json(book.claims, book.claims_json)
+    assert said in recorder.record(book.root, "07-small")
 
 
-def test_a_claim_that_holds_and_refuses_its_rival_passes_and_may_be_made_in_a_loop(small_book):
-    loop = 'for name in "ab":\n    claim(f"c-{name}", 1.0)'
-    entries = [{**CLAIM, "id": f"c-{name}", "rival": {"none": 0}} for name in "ab"]
-    (small_book.folder / "ledger.md").write_text("# The ledger\n")
-    toc = "format: jb-book\nroot: 07-small\nchapters: [{file: ledger}]\n"
-    (small_book.root / "_toc.yml").write_text(toc)
-    assert recorded_with(Book(small_book.root), loop, *entries) == ("", [])
-
-
-def test_a_measured_claim_without_a_rival_is_a_problem(small_book):
-    said, problems = recorded_with(small_book, 'claim("c", 1.0)', CLAIM)
-    assert (said, problems) == ("", ["claims/07-small.yml:1: c has no rival"])
-
-
-def test_a_claim_of_another_chapters_file_is_a_problem(small_book):
-    (small_book.folder / "08-next.md").write_text(
-        (small_book.folder / "07-small.md").read_text("utf-8").replace("small", "next")
+@pytest.fixture(scope="module")
+def claiming(tmp_path_factory):
+    """A book of two chapters, of which one claims a and b, in a loop; only a has a rival."""
+    book = lay_small_book(tmp_path_factory.mktemp("claiming"))
+    (book.folder / "08-next.md").write_text(CHAPTER.replace("small", "next"), encoding="utf-8")
+    (book.folder / "ledger.md").write_text("# The ledger\n")
+    (book.root / "_toc.yml").write_text(
+        "format: jb-book\nroot: 07-small\nchapters: [{file: 08-next}, {file: ledger}]\n"
     )
-    toc = "format: jb-book\nroot: 07-small\nchapters: [{file: 08-next}]\n"
-    (small_book.root / "_toc.yml").write_text(toc)
-    book, entry = Book(small_book.root), {**CLAIM, "rival": {"none": 0}}
-    _, problems = recorded_with(book, 'claim("c", 1.0)', entry, page="08-next")
-    wanted = "07-small measures c, so it belongs into claims/07-small.yml"
-    assert f"claims/08-next.yml:1: {wanted}" in problems
+    lay_claims(book, {**CLAIM, "id": "c-a", "rival": {"none": 0}}, {**CLAIM, "id": "c-b"})
+    book = print_instead(book, f'{CLAIMED}for name in "ab":\n    claim(f"c-{{name}}", 1.0)')
+    write_json(book.claims, book.claims_json)
+    assert recorder.record(book.root, "07-small") == ""
+    return book
 
 
-def test_an_old_picture_is_a_problem(small_book):
-    assert recorder.record(small_book.root, "07-small") == ""
-    assert problems_of_book(Book(small_book.root)) == []
-    page = small_book.pages["07-small"]
-    now = reached(page)["normbook.lab.figures"]  # the picture was drawn with another line width
+def problems(book: Book) -> list[str]:
+    """What is wrong with the recorded chapter, and with the claims."""
+    return [problem for problem in problems_of_book(Book(book.root)) if "08-next is" not in problem]
+
+
+def test_a_measured_claim_without_a_rival_is_a_problem_and_one_with_it_is_not(claiming):
+    assert problems(claiming) == ["claims/07-small.yml:8: c-b has no rival"]
+
+
+def test_a_claim_of_another_chapters_file_is_a_problem(claiming):
+    path = claiming.folder / "claims/07-small.yml"
+    moved = path.rename(path.with_name("08-next.yml"))
+    try:
+        wanted = "07-small measures c-a, so it belongs into claims/07-small.yml"
+        assert f"claims/08-next.yml:1: {wanted}" in problems(claiming)
+    finally:
+        moved.rename(path)
+
+
+def test_an_old_picture_is_a_problem(claiming):
+    page = claiming.pages["07-small"]
+    now = reached(page)["normbook.lab.figures"]  # as if drawn with another line width
     edit(page.sibling, f'"normbook.lab.figures": "{now}"', '"normbook.lab.figures": "older"')
-    (problem,) = problems_of_book(Book(small_book.root))
-    assert "07-small is stale, normbook.lab.figures changed since it was recorded" in problem
+    try:
+        wanted = "07-small is stale, normbook.lab.figures changed since it was recorded"
+        assert any(wanted in problem for problem in problems(claiming))
+    finally:
+        edit(page.sibling, '"normbook.lab.figures": "older"', f'"normbook.lab.figures": "{now}"')
 
 
 # --- one pass tells drift from rounding ---
