@@ -198,6 +198,8 @@ def test_the_status_page_says_when_its_times_were_taken():
     assert "make status" in taken({})[0]
     times = {"date": "2030-01-02", "machine": "M, 2 cores", "versions": {"torch": "9"}}
     assert taken(times) == ["Taken on 2030-01-02: M, 2 cores; torch 9."]
+    (line,) = taken({**times, "floor": {"processor": 2.34}})
+    assert line.endswith("A kernel that only imports PyTorch and pyplot took 2.3 seconds.")
 
 
 def test_times_are_taken_and_written(small_book, monkeypatch):

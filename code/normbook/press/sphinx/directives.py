@@ -246,4 +246,7 @@ def taken(times: dict) -> list[str]:
     if not times:
         return ["The times have not been taken yet: `make status` takes them."]
     versions = ", ".join(f"{name} {number}" for name, number in times["versions"].items())
-    return [f"Taken on {times['date']}: {times['machine']}; {versions}."]
+    line = f"Taken on {times['date']}: {times['machine']}; {versions}."
+    if floor := times.get("floor", {}).get("processor"):
+        line += f" A kernel that only imports PyTorch and pyplot took {floor:.1f} seconds."
+    return [line]
