@@ -29,7 +29,8 @@ def house(tmp_path_factory):
     """The folder of a book with a recorded cover and a page of words, not built yet."""
     root = tmp_path_factory.mktemp("house") / "a path with spaces"
     shutil.copytree(ROOT / "code", root / "code", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(ROOT / "book/_static", root / "book/_static")
+    for name in ("_static", "_templates"):
+        shutil.copytree(ROOT / "book" / name, root / "book" / name)
     for name in ("_config.yml", "pyproject.toml", "LICENSE-text.md", "book/references.bib"):
         shutil.copy(ROOT / name, root / name)
     (root / "_toc.yml").write_text("format: jb-book\nroot: index\nchapters:\n- file: words\n")

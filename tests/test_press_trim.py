@@ -1,40 +1,31 @@
-"""The pages made small: the same icons, the same pictures to the last pixel, twice the same."""
+"""The pages made small: nothing loaded in vain, the same pictures to the last pixel."""
 
 import hashlib
 
 import pytest
-from conftest import ROOT
 from PIL import Image
 
 from normbook.press import trim
-from normbook.press.files import PressError
 
-SCRIPT = 'x={bars:[448,512,["navicon"],"f0c9","M0 96z"],"angle-left":[320,512,[],"f104","M9z"]}'
-PAGE = """<head>
-<link href="../_static/vendor/fontawesome/6.5.2/css/all.min.css?digest=d" rel="stylesheet" />
-<link rel="preload" as="font" type="font/woff2" href="_static/vendor/fontawesome/a.woff2" />
-<script src="_static/vendor/fontawesome/6.5.2/js/all.min.js?digest=d"></script>
-<script>const THEBE_JS_URL = "x"; const thebe_selector = "y"</script>
-<script>var kept = 1</script>
-<script async="async" src="_static/sphinx-thebe.js?v=c"></script></head>
-<body><div class="bd-sidebar-primary bd-sidebar"><span class="fa-solid fa-bars"></span></div>
-<i class="theme-switch fa-solid fa-angle-left fa-lg" data-mode="auto"></i>
-<span class="n">fa</span><img src="_images/NAME.png"/></body>"""
+ICONS = "_static/vendor/fontawesome/6.5.2"
+PAGE = """<body><div class="bd-sidebar-primary bd-sidebar"><span class="fa-solid fa-bars"></span></div>
+<i class="theme-switch fa-solid fa-sun fa-lg" data-mode="light"></i><i class="fas fa-code"></i>
+<div role="list" class="citation-list"></div><script>var kept = 1</script>
+<script defer="defer" src="_static/mathjax/tex-chtml.js"></script>
+<span class="fast car">fa</span><img src="_images/NAME.png"/></body>"""
 
 
 @pytest.fixture
 def site(tmp_path):
     """A page as the theme leaves it, with a picture of noise."""
     html = tmp_path / "html"
-    vendor = html / "_static/vendor/fontawesome/6.5.2"
-    for folder in (vendor / "js", vendor / "webfonts", html / "_static/styles", html / "_images"):
-        folder.mkdir(parents=True)
-    (vendor / "js/all.min.js").write_text(SCRIPT)
-    installed = next((ROOT / ".venv").glob("lib/python*/site-packages/pydata_sphinx_theme"))
-    font = next(installed.rglob("fa-solid-900.ttf"))
-    (vendor / "webfonts/fa-solid-900.ttf").write_bytes(font.read_bytes())
-    (html / "_static/styles/a.css").write_text('a:after{content:"\\f107"}', encoding="utf-8")
+    files = ("css/all.min.css", "js/all.min.js", "LICENSE.txt")
+    fonts = ("webfonts/fa-solid-900.woff2", "webfonts/fa-solid-900.ttf", "webfonts/fa-brands.woff2")
+    for name in (*files, *fonts):
+        (html / ICONS / name).parent.mkdir(parents=True, exist_ok=True)
+        (html / ICONS / name).write_text("icons")
     (html / "_static/documentation_options.js").write_text("SHOW_SEARCH_SUMMARY: true,")
+    (html / "_images").mkdir()
     picture = html / "_images/a.png"
     Image.effect_noise((40, 30), 50).convert("RGBA").save(picture)
     name = hashlib.sha256(picture.read_bytes()).hexdigest()
@@ -43,18 +34,29 @@ def site(tmp_path):
     return html
 
 
-def test_a_page_loses_what_it_does_not_use(site, tmp_path):
+def test_of_the_icons_only_the_style_and_the_font_of_the_pages_stay(site, tmp_path):
+    trim.trim(site, tmp_path / "kept")
+    left = {path.name for path in (site / ICONS).rglob("*") if path.is_file()}
+    assert left == {"all.min.css", "fa-solid-900.woff2", "LICENSE.txt"}
+
+
+def test_screen_readers_pass_over_icons_and_find_the_side(site, tmp_path):
     trim.trim(site, tmp_path / "kept")
     text = (site / "a.html").read_text(encoding="utf-8")
-    assert "thebe" not in text
-    assert "fontawesome" not in text
+    assert '<span class="fa-solid fa-bars" aria-hidden="true"></span>' in text
+    assert 'fa-sun fa-lg" aria-hidden="true" data-mode="light"></i>' in text
+    assert '<i class="fas fa-code" aria-hidden="true"></i>' in text
+    assert text.count("aria-hidden") == 3
+    assert '<div role="navigation" aria-label="The book" class="bd-sidebar-primary' in text
+    assert 'role="list"' not in text
+
+
+def test_formulas_are_fetched_early_and_drawn_when_the_page_answers(site, tmp_path):
+    trim.trim(site, tmp_path / "kept")
+    text = (site / "a.html").read_text(encoding="utf-8")
+    assert '<link rel="preload" as="script" id="mathjax" href="_static/mathjax/tex-' in text
+    assert "defer" not in text
     assert "var kept = 1" in text
-    assert '<link href="../_static/icons.css" rel="stylesheet" />' in text
-    assert text.count("<svg") == 2
-    assert 'data-mode="auto" aria-hidden="true"' in text
-    assert '<path fill="currentColor" d="M9z">' in text
-    assert (site / "_static/icons.woff").stat().st_size < 5000
-    assert not (site / "_static/vendor").exists()
 
 
 def test_a_picture_keeps_every_pixel(site, tmp_path):
@@ -67,8 +69,15 @@ def test_a_picture_keeps_every_pixel(site, tmp_path):
     assert old.exists(), "for who wants to have the picture"
 
 
-def test_an_icon_that_the_theme_lacks_stops_the_build(site, tmp_path):
-    page = site / "a.html"
-    page.write_text(page.read_text("utf-8").replace("fa-bars", "fa-unicorn"), encoding="utf-8")
-    with pytest.raises(PressError, match="no icon named unicorn"):
-        trim.trim(site, tmp_path / "kept")
+def test_trimming_twice_changes_no_byte_and_no_time(site, tmp_path):
+    def state():
+        return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
+
+    trim.trim(site, tmp_path / "kept")
+    files = [path for path in site.rglob("*") if path.is_file()]
+    before = state()
+    assert b'SHOW_SEARCH_SUMMARY: location.protocol !== "file:"' in {
+        content.rstrip(b",") for content, _ in before.values()
+    }
+    trim.trim(site, tmp_path / "kept")
+    assert state() == before

@@ -82,9 +82,45 @@ def test_the_theme_switch_goes_through_its_modes(visit):
     for _ in range(3):
         page.locator("button.theme-switch-button:visible").first.click()
         modes.append(page.evaluate("document.documentElement.dataset.mode"))
-        icon = f"svg.theme-switch[data-mode={modes[-1]}]"
+        icon = f".theme-switch[data-mode={modes[-1]}]"
         assert page.locator(f"button.theme-switch-button:visible {icon}").first.is_visible()
     assert sorted(modes) == ["auto", "dark", "light"]
+
+
+# The icons that are on the page, each with its letter, family and width; and the fonts fetched.
+ICONS = """async () => {
+  await document.fonts.ready;
+  const icons = [...document.querySelectorAll(".fa-solid, .fas")].map((icon) => {
+    const { content, fontFamily } = getComputedStyle(icon, "::before");
+    return [icon.className, content, fontFamily, icon.getAttribute("aria-hidden")];
+  });
+  const fonts = [...document.fonts].filter((font) => font.status === "loaded");
+  return [icons, fonts.map((font) => `${font.family} ${font.weight}`)];
+}"""
+
+
+@pytest.mark.parametrize("name", ["index", CHAPTER, "search"])
+def test_icons_are_letters_of_one_font_and_no_script_draws_them(visit, name):
+    page = visit(name)
+    icons, fonts = page.evaluate(ICONS)
+    assert len(icons) > 7
+    for icon, letter, family, hidden in icons:
+        assert len(letter) == 3, f"{icon} draws {letter}"  # in quotes
+        assert family == '"Font Awesome 6 Free"', icon
+        assert hidden == "true", icon
+    drawn = [font for font in fonts if "Awesome" in font]
+    assert drawn
+    assert all(font.endswith(" 900") for font in drawn), drawn
+    assert page.locator("script[src*=fontawesome], script[src*=thebe], svg.fa-bars").count() == 0
+    assert not page.troubles, page.troubles
+
+
+def test_what_one_types_into_the_search_is_not_under_the_glass(visit):
+    page = visit("search")
+    glass = page.locator("main .bd-search .fa-magnifying-glass").bounding_box()
+    box = page.locator("main .bd-search input")
+    pad = box.evaluate("box => parseFloat(getComputedStyle(box).paddingLeft)")
+    assert box.bounding_box()["x"] + pad > glass["x"] + glass["width"]
 
 
 def test_the_contents_open_on_a_phone(visit):

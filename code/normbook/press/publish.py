@@ -159,6 +159,7 @@ def sphinx(book: Book, heard: Tee) -> Iterator[Sphinx]:
         sourcedir=book.folder,
         use_external_toc=True,
     )
+    settings["extensions"].remove("sphinx_thebe")  # runs code elsewhere, which no page asks for
     if not color_terminal():
         nocolor()
     with patch_docutils(), docutils_namespace():
