@@ -121,6 +121,7 @@ $(KERNELS)/.ready: pyproject.toml $(READY)
 $(READY): requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "The book needs Python 3.11 or newer: make PYTHON=python3.12 …"; exit 1; }
+	@echo "Making the environment in .venv, once: it takes some minutes"
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	touch $(READY)

@@ -7,8 +7,10 @@ import gc
 import hashlib
 import io
 import json
+import re
 import shutil
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +22,7 @@ from jupyter_cache import get_cache
 from jupyter_cache.base import CacheBundleIn
 from sphinx.application import Sphinx
 from sphinx.errors import SphinxError
-from sphinx.util.console import color_terminal, nocolor
+from sphinx.util.console import color_terminal, nocolor, strip_escape_sequences
 from sphinx.util.docutils import docutils_namespace, patch_docutils
 
 from normbook.press.anki import write_deck
@@ -38,6 +40,10 @@ from normbook.press.trim import trim
 
 SPHINX_PAGES = ("genindex", "search")
 EXECUTED = "Executing notebook"  # what MyST-NB logs when it finds no recorded output
+# One line for each page that is read, and for some that are written: that is quick.
+PROGRESS = re.compile(
+    rf"^updating environment: |^reading sources.*\[|^writing output.*\[ *\d+0%\]|{EXECUTED}"
+)
 # Formulas are drawn by tex-chtml.js and its fonts; the package brings every other way as well.
 MATHJAX_KEPT = ("tex-chtml.js", "output", "input", "ui", "loader.js", "core.js", "startup.js")
 
@@ -134,11 +140,16 @@ def build_lock(book: Book):
 
 
 class Tee(io.StringIO):
-    """What Sphinx says: shown, and kept."""
+    """What Sphinx says: kept, and shown where it says how far it is. Warnings go another way."""
+
+    line = ""
 
     def write(self, text: str) -> int:
-        """Show a text and keep it."""
-        print(text, end="", flush=True)
+        """Keep a text; print the lines of use that it ends."""
+        *lines, self.line = re.split(r"[\r\n]", self.line + text)
+        for line in map(strip_escape_sequences, lines):
+            if PROGRESS.search(line):
+                print(line, flush=True)
         return super().write(text)
 
 
@@ -250,7 +261,8 @@ def publish(app: Sphinx, heard: Tee, book: Book) -> None:
 
 
 def main() -> int:
-    """Build the book and say where it is."""
+    """Build the book; say how long it took and where it is."""
+    begin = time.perf_counter()
     gc.disable()  # a third of the time otherwise; what a build leaves behind is a gigabyte
     book, heard = Book(), Tee()
     try:
@@ -261,7 +273,8 @@ def main() -> int:
     except PressError as error:
         print(f"\n{error}", file=sys.stderr)
         return 1
-    print(f"\nThe book is at {(book.html / 'index.html').as_uri()}")
+    print(f"\nbuilt in {time.perf_counter() - begin:.1f} s")
+    print(f"The book is at {(book.html / 'index.html').as_uri()}")
     return 0
 
 
