@@ -19,8 +19,8 @@ MAY_IMPORT = {
     },
     "press": {
         *("docutils", "sphinx", "myst_nb", "nbformat", "nbclient", "jupyter_cache", "pybtex"),
-        *("jupyter_book", "jupyter_client", "fontTools", "PIL"),
-        *("yaml", "jsonschema", "filelock", "genanki", "normbook.press"),
+        *("jupyter_book", "jupyter_client", "PIL"),
+        *("yaml", "jsonschema", "filelock", "watchfiles", "genanki", "normbook.press"),
     },
 }
 # An optional extra: `kernels` imports it, and the kernels, only inside functions.

@@ -13,6 +13,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import pytest
 from conftest import CHAPTER, ROOT, edit
@@ -34,7 +35,6 @@ def house(tmp_path_factory):
     for name in ("_config.yml", "pyproject.toml", "LICENSE-text.md", "book/references.bib"):
         shutil.copy(ROOT / name, root / name)
     (root / "_toc.yml").write_text("format: jb-book\nroot: index\nchapters:\n- file: words\n")
-    (root / "book/claims.yml").write_text("[]\n")
     (root / "book/index.md").write_text(CHAPTER.replace("fig-small", "fig-cover"), "utf-8")
     (root / "book/words.md").write_text(WORDS, "utf-8")
     answer = press(root, "record")
@@ -61,8 +61,18 @@ def press(root, module: str) -> subprocess.CompletedProcess:
 def test_a_book_is_built_in_a_path_with_spaces_without_git_from_elsewhere(house):
     answer = press(house, "publish")
     assert answer.returncode == 0, answer.stdout + answer.stderr
-    assert "There are few of them" in (house / "_build/html/words.html").read_text("utf-8")
+    page = (house / "_build/html/words.html").read_text("utf-8")
+    assert "There are few of them" in page
+    assert "all.min.css" in page
+    assert "all.min.js" not in page
+    assert "thebe" not in page
     assert (house / "_build/html/notebooks/index.ipynb").exists()
+    assert answer.stderr == ""
+    said = answer.stdout.splitlines()
+    assert len(said) < 10, said  # a line a page
+    assert "words" in answer.stdout
+    assert re.fullmatch(r"built in \d+\.\d s", said[-2])
+    assert said[-1] == f"The book is at {(house / '_build/html/index.html').as_uri()}"
 
 
 def test_recording_again_and_a_cover_that_is_there_change_nothing(house):
@@ -174,16 +184,74 @@ def test_a_saved_word_is_on_the_served_page(house, served):
     assert sum("up to date in" in line for line in said) == 4  # none without a change
 
 
-def test_a_change_is_a_file_that_is_new_gone_or_written(tmp_path, monkeypatch):
-    kept, old = tmp_path / "kept.md", tmp_path / "old.md"
-    kept.write_text("a")
-    old.write_text("a")
-    monkeypatch.setattr(serve, "watched", lambda: tmp_path.iterdir())
-    before = serve.saved()
-    old.unlink()
-    (tmp_path / "new.md").write_text("a")
-    os.utime(kept, ns=(1, 1))
-    assert {path.name for path in serve.wait_for_change(before)} == {"kept.md", "old.md", "new.md"}
+@pytest.fixture
+def desk(tmp_path):
+    """A folder with what `make serve` watches, and the saves that it sees from now on."""
+    for name in ("book/claims/05.yml", "book/05.md", "book/05.ipynb", "code/normbook/a.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("a")
+    for name in serve.SETTINGS:
+        (tmp_path / name).write_text("a")
+    saved = serve.saves(tmp_path)
+    assert next(saved) == set()
+    yield tmp_path, saved
+    saved.close()
+
+
+def seen(desk, ours=None) -> set[str]:
+    """The names of the files that were saved."""
+    root, saved = desk
+    end = time.monotonic() + 10
+
+    def awaited():
+        for paths in saved:
+            yield paths
+            assert time.monotonic() < end, "no save is seen"
+
+    return {str(path.relative_to(root)) for path in serve.wait_for_change(awaited(), ours or {})}
+
+
+def test_a_change_is_a_file_that_is_new_gone_or_written_even_before_one_asks(desk):
+    root, _ = desk
+    (root / "book/05.md").unlink()
+    (root / "book/claims/05.yml").write_text("b")
+    (root / "code/normbook/new.py").write_text("a")
+    time.sleep(0.5)  # a build is going on
+    wanted = {"book/05.md", "book/claims/05.yml", "code/normbook/new.py"}
+    assert seen(desk) == wanted
+
+
+@pytest.mark.parametrize("name", ["book/05.md", "_toc.yml", "_config.yml", "code/normbook/a.py"])
+def test_an_editor_may_move_the_new_text_into_the_old_ones_place(desk, name):
+    root, _ = desk
+    half = (root / name).with_name(".half")
+    half.write_text("b")
+    half.replace(root / name)
+    begin = time.monotonic()
+    assert seen(desk) == {name}
+    assert time.monotonic() - begin < 1
+
+
+def test_what_the_press_writes_is_no_change(desk):
+    root, _ = desk
+    (root / "book/.05.ipynb.123").write_text("half")
+    (root / "code/normbook/claims.json").write_text("{}")
+    (root / "code/normbook/a.pyc").write_text("a")
+    sibling = root / "book/05.ipynb"
+    sibling.write_text("words")
+    ours = {sibling: serve.written(sibling)}
+    threading.Timer(0.6, (root / "book/05.md").write_text, ["c"]).start()
+    assert seen(desk, ours) == {"book/05.md"}
+    sibling.write_text("recorded anew")
+    os.utime(sibling, ns=(1, 1))
+    assert seen(desk, ours) == {"book/05.ipynb"}
+
+
+@pytest.mark.parametrize("name", ["_toc.yml", "_config.yml", "pyproject.toml", "code/a.py"])
+def test_a_changed_program_or_setting_starts_the_server_anew(name):
+    words = {Path("/b/book/05.md"), Path("/b/book/claims/05.yml"), Path("/b/book/05.ipynb")}
+    assert not serve.is_of_the_program(words)
+    assert serve.is_of_the_program({*words, Path("/b") / name})
 
 
 def test_files_are_served_to_this_machine_alone(tmp_path):
@@ -205,8 +273,11 @@ def test_files_are_served_to_this_machine_alone(tmp_path):
 class Silent:
     """Sphinx, as far as a build asks it: says `words`, and ends with `statuscode`."""
 
-    def __init__(self, heard, words="", code=0):
-        self.heard, self.words, self.code = heard, words, code
+    words, code = "", 0
+
+    def __init__(self, heard, doctreedir):
+        self.heard, self.doctreedir = heard, doctreedir
+        self.cache = doctreedir / "cache"
 
     def build(self):
         self.heard.write(self.words)
@@ -215,26 +286,39 @@ class Silent:
 
 
 @pytest.fixture
-def silent(tmp_path, monkeypatch):
+def silent(tmp_path):
     """Such a Sphinx, with the page 05 read and a notebook in the cache."""
-    monkeypatch.setattr(publish, "CACHE", tmp_path / "cache")
-    monkeypatch.setattr(publish, "DOCTREES", tmp_path)
     (tmp_path / "cache").mkdir()
     (tmp_path / "05.doctree").touch()
-    return Silent(publish.Heard())
+    return Silent(publish.Tee(), tmp_path)
+
+
+def test_of_what_sphinx_says_all_is_kept_and_the_progress_is_shown(capsys):
+    heard = publish.Tee()
+    on_a_terminal = ("\x1b[2K", "reading sources... [ 40%] ", "05", "\r", "\x1b[2K")
+    said = [*on_a_terminal, "pickling environment... ", "done\n", "writing output... [  4%] 05\n"]
+    said += ["06: Executing notebook using local CWD\n", "writing output... [100%] 06\n"]
+    for words in said:
+        heard.write(words)
+    assert heard.getvalue() == "".join(said)
+    assert capsys.readouterr().out.splitlines() == [
+        "reading sources... [ 40%] 05",
+        "06: Executing notebook using local CWD",
+        "writing output... [100%] 06",
+    ]
 
 
 def test_a_build_that_executes_fails_and_leaves_nothing_of_it(silent):
     silent.words = "05: Executing notebook using local CWD [mystnb]"
     with pytest.raises(PressError, match="the build executed a chapter"):
-        publish.build(silent, silent.heard)
-    assert not list(publish.DOCTREES.iterdir())
+        publish.build(silent, silent.heard, silent.cache)
+    assert not list(silent.doctreedir.iterdir())
     silent.words = ""
-    publish.build(silent, silent.heard)  # the next one, which does not, does not fail
+    publish.build(silent, silent.heard, silent.cache)  # the next one, which does not, does not fail
 
 
 def test_a_build_that_fails_is_reported(silent):
     silent.code = 1
     with pytest.raises(PressError, match="the build failed"):
-        publish.build(silent, silent.heard)
-    assert [path.name for path in publish.DOCTREES.iterdir()] == ["cache"]
+        publish.build(silent, silent.heard, silent.cache)
+    assert [path.name for path in silent.doctreedir.iterdir()] == ["cache"]

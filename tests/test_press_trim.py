@@ -8,8 +8,9 @@ from PIL import Image
 from normbook.press import trim
 
 ICONS = "_static/vendor/fontawesome/6.5.2"
-PAGE = """<body><div class="bd-sidebar-primary bd-sidebar"><span class="fa-solid fa-bars"></span></div>
-<i class="theme-switch fa-solid fa-sun fa-lg" data-mode="light"></i><i class="fas fa-code"></i>
+PAGE = """<body><div class="bd-sidebar-primary bd-sidebar">
+<span class="fa-solid fa-bars"></span></div><i class="fas fa-code"></i>
+<i class="theme-switch fa-solid fa-sun fa-lg" data-mode="light"></i>
 <div role="list" class="citation-list"></div><script>var kept = 1</script>
 <script defer="defer" src="_static/mathjax/tex-chtml.js"></script>
 <span class="fast car">fa</span><img src="_images/NAME.png"/></body>"""

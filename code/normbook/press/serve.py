@@ -15,53 +15,65 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sphinx.application import Sphinx
+from watchfiles import Change, watch
 
-from normbook.press.evidence import built
-from normbook.press.pages import BOOK, ROOT, PressError
-from normbook.press.publish import HTML, Heard, alone, forget_old_pages, publish, sphinx
+from normbook.press.book import Book
+from normbook.press.files import PressError
+from normbook.press.publish import Tee, build_lock, forget_old_pages, publish, sphinx
 
-PAUSE = 0.2  # seconds between two looks at the files
-
-
-def watched() -> Iterator[Path]:
-    """Yield the files that the pages are made from."""
-    yield from (ROOT / "_toc.yml", ROOT / "_config.yml", ROOT / "pyproject.toml")
-    yield from (path for path in BOOK.rglob("*") if path.is_file() and path.name[0] != ".")
-    yield from (ROOT / "code").rglob("*.py")
+SETTINGS = ("_toc.yml", "_config.yml", "pyproject.toml")
 
 
-def saved() -> dict[Path, int]:
-    """Return when each file was last written, in nanoseconds."""
-    times = {}
-    for path in watched():
-        try:
-            times[path] = path.stat().st_mtime_ns
-        except FileNotFoundError:  # an editor moves the new text into the old one's place
-            continue
-    return times
+def saves(root: Path) -> Iterator[set[Path]]:
+    """Yield which files that the pages are made from were saved, or nothing in the meantime.
+
+    It listens from the first step on, also while a build keeps the one who asks from asking.
+    """
+
+    def wanted(change: Change, name: str) -> bool:
+        """Tell whether the pages are made from a file: editors and the press write others."""
+        inside = Path(name).relative_to(root)
+        hidden = any(part[0] == "." for part in inside.parts)
+        return not hidden and (inside.parts[0] != "code" or inside.suffix == ".py")
+
+    places = [root / name for name in ("book", "code", *SETTINGS)]
+    for changes in watch(*places, watch_filter=wanted, rust_timeout=200, yield_on_timeout=True):
+        yield {Path(name) for _, name in changes}
 
 
-def wait_for_change(before: dict[Path, int]) -> set[Path]:
-    """Return the files that are new, gone or written since `before`, once there are some."""
-    while True:
-        now = saved()
-        if changed := {path for path, _ in before.items() ^ now.items()}:
+def wait_for_change(saved: Iterator[set[Path]], ours: dict[Path, int | None]) -> set[Path]:
+    """Return the files that others than the press have saved, once there are some."""
+    for paths in saved:
+        if changed := {path for path in paths if ours.get(path, 0) != written(path)}:
             return changed
-        time.sleep(PAUSE)
+    return set()
 
 
-def build_again(app: Sphinx, heard: Heard) -> None:
-    """Bring the pages up to date and say how long it took, or what is wrong."""
-    begin = time.perf_counter()
-    built.cache_clear()
+def is_of_the_program(changed: set[Path]) -> bool:
+    """Tell whether the press, the engine or the settings changed: what is in memory is old."""
+    return any(path.suffix == ".py" or path.name in SETTINGS for path in changed)
+
+
+def written(path: Path) -> int | None:
+    """Return when a file was last written, in nanoseconds; None for one that is gone."""
+    return path.stat().st_mtime_ns if path.exists() else None
+
+
+def build_again(app: Sphinx, heard: Tee, root: Path) -> dict[Path, int | None]:
+    """Bring the pages up to date and say how long it took, or what is wrong.
+
+    Returns when the recorded notebooks were written, by the press or before.
+    """
+    begin, book = time.perf_counter(), Book(root)
     try:
-        with alone():
-            publish(app, heard, built()[0])
+        with build_lock(book):
+            publish(app, heard, book)
     except PressError as error:
         print(f"\n{error}", file=sys.stderr, flush=True)
     else:
         print(f"\nup to date in {time.perf_counter() - begin:.1f} s", flush=True)
     gc.collect()
+    return {path: written(path) for path in book.folder.glob("*.ipynb")}
 
 
 def serve(folder: Path, port: int) -> http.server.ThreadingHTTPServer:
@@ -85,24 +97,22 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=8000)
     port = parser.parse_args().port
     gc.disable()  # see publish.main
-    heard = Heard()
+    book, heard = Book(), Tee()
     try:
-        with alone():
-            built()
-            forget_old_pages()
-        server = serve(HTML, port)
+        with build_lock(book):
+            forget_old_pages(book)
+        server = serve(book.html, port)
     except PressError as error:
         raise SystemExit(error) from error
     except OSError as error:
         raise SystemExit(f"port {port} cannot be had: {error.strerror}") from error
-    with sphinx(heard) as app:
-        changed: set[Path] = set()
-        while not any(path.suffix in (".py", ".toml") or path.parent == ROOT for path in changed):
-            before = saved()
-            build_again(app, heard)
-            written = {path: when for path, when in saved().items() if path.suffix == ".ipynb"}
+    saved, changed = saves(book.root), set()
+    next(saved)
+    with sphinx(book, heard) as app:
+        while not is_of_the_program(changed):
+            ours = build_again(app, heard, book.root)
             print(f"The book is at http://localhost:{port} (stop with Ctrl-C)", flush=True)
-            changed = wait_for_change(before | written)
+            changed = wait_for_change(saved, ours)
     server.server_close()
     print("the code or the settings changed: starting anew", flush=True)
     os.execv(sys.executable, [sys.executable, "-m", "normbook.press.serve", *sys.argv[1:]])
