@@ -1,7 +1,9 @@
 """Reading times, evidence, counts, times, and the figures offered for download."""
 
+import shutil
+
 import pytest
-from conftest import ROOT, edit, lay_claims
+from conftest import ROOT, edit, lay_claims, lay_small_book
 
 from normbook.press import record as recorder
 from normbook.press import timings
@@ -90,19 +92,25 @@ CLAIMS = [
 ]
 
 
-@pytest.fixture
-def claimed_book(small_book):
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
     """The small book with three claims, one of them measured by a cell that makes its id."""
-    path = small_book.folder / "07-small.md"
+    book = lay_small_book(tmp_path_factory.mktemp("claimed"))
+    path = book.folder / "07-small.md"
     path.write_text(path.read_text("utf-8") + SECTIONS, encoding="utf-8")
-    (small_book.folder / "ledger.md").write_text("# The ledger\n\n```{ledger}\n```\n")
+    (book.folder / "ledger.md").write_text("# The ledger\n\n```{ledger}\n```\n")
     toc = "format: jb-book\nroot: 07-small\nchapters: [{file: ledger}]\n"
-    (small_book.root / "_toc.yml").write_text(toc)
-    lay_claims(small_book, *CLAIMS)
-    book = Book(small_book.root)
+    (book.root / "_toc.yml").write_text(toc)
+    lay_claims(book, *CLAIMS)
     write_json(book.claims, book.claims_json)
     assert recorder.record(book.root, "07-small") == ""
-    return book
+    return book.root
+
+
+@pytest.fixture
+def claimed_book(recorded, tmp_path):
+    """A copy of it, to be changed."""
+    return Book(shutil.copytree(recorded, tmp_path / "claimed"))
 
 
 def test_a_claim_is_shown_in_the_section_of_its_cell_or_of_its_link(claimed_book):

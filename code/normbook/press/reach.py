@@ -9,7 +9,6 @@ import hashlib
 import io
 import re
 import tokenize
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -45,27 +44,35 @@ def imports(module: str, code: Path) -> set[str]:
 
 def asks_for(source: str, code: Path) -> set[str]:
     """Return the modules of ours that a source asks for, through the door by the names it uses."""
-    tree = parsed(source)
+    return {origin(module, name, code) for module, name in names_asked(source)}
+
+
+@cache
+def names_asked(source: str) -> frozenset[tuple[str, str]]:
+    """Return what a source takes from modules of ours: the module and the name, or "" for it all.
+
+    A source that is no Python counts as using the whole door.
+    """
+    try:
+        nodes = list(ast.walk(ast.parse(source)))
+    except SyntaxError:
+        return frozenset({(DOOR, "")})
     found, aliases = set(), set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
-            for name in (name for name in node.names if name.name.split(".")[0] in OURS):
-                if name.name == DOOR:
-                    aliases.add(name.asname or DOOR)
-                else:
-                    found.add(name.name)
-        elif isinstance(node, ast.ImportFrom) and node.module.split(".")[0] in OURS:
-            for name in node.names:
-                found.add(origin(node.module, name.name, code))
-    return found | {origin(DOOR, name, code) for name in used_through(tree, aliases)}
+            ours = [name for name in node.names if is_ours(name.name)]
+            aliases |= {name.asname or DOOR for name in ours if name.name == DOOR}
+            found |= {(name.name, "") for name in ours if name.name != DOOR}
+        elif isinstance(node, ast.ImportFrom) and is_ours(node.module):
+            found |= {(node.module, name.name) for name in node.names}
+    attributes = {node.value: node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    used = [node for node in nodes if isinstance(node, ast.Name) and node.id in aliases]
+    return frozenset(found | {(DOOR, attributes.get(node, "")) for node in used})
 
 
-def used_through(tree: ast.AST, aliases: set[str]) -> Iterator[str]:
-    """Yield the names taken from a module of these aliases; "*" where it is used as a whole."""
-    attributes = {n.value: n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and node.id in aliases:
-            yield attributes.get(node, "*")
+def is_ours(module: str) -> bool:
+    """Whether a module is the door, or one behind it."""
+    return module.split(".")[0] in OURS
 
 
 def origin(module: str, name: str, code: Path) -> str:
@@ -73,23 +80,13 @@ def origin(module: str, name: str, code: Path) -> str:
     if module == DOOR:
         return door(code).get(name, DOOR)
     inner = f"{module}.{name}"
-    return inner if path_of(inner, code).exists() else module
+    return inner if name and path_of(inner, code).exists() else module
 
 
 def door(code: Path) -> dict[str, str]:
     """Return the names of the door, and the module of the engine that each comes from."""
-    return names_of(text_of(DOOR, code))
-
-
-@cache
-def names_of(text: str) -> dict[str, str]:
-    """Return the names that a source imports from modules of ours, and these modules."""
-    return {
-        name.asname or name.name: node.module
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] in OURS
-        for name in node.names
-    }
+    asked = names_asked(text_of(DOOR, code))
+    return {name: module for module, name in asked if name}
 
 
 def path_of(module: str, code: Path) -> Path:
@@ -102,20 +99,6 @@ def text_of(module: str, code: Path) -> str:
     """Return a module's source, or nothing where there is none: importing it will tell."""
     path = path_of(module, code)
     return path.read_text(encoding="utf-8") if path.exists() else ""
-
-
-def parsed(source: str) -> ast.AST:
-    """Return a source's tree; one that is no Python counts as using the whole door."""
-    try:
-        return tree_of(source)
-    except SyntaxError:
-        return tree_of(f"import {DOOR}\n{DOOR}")
-
-
-@cache
-def tree_of(source: str) -> ast.AST:
-    """Return a source's tree."""
-    return ast.parse(source)
 
 
 @cache
