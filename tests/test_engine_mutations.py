@@ -86,6 +86,7 @@ def run_tests(code: Path, test_file: str) -> subprocess.CompletedProcess:
     """Run one test file up to its first failure, against the engine in `code`."""
     options = ["-x", "-q", "--noconftest", "-p", "no:cacheprovider", "--tb=no"]
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # they take longer than the tests
     return subprocess.run(
         [sys.executable, "-m", "pytest", *options, f"tests/{test_file}"],
         cwd=ROOT,
