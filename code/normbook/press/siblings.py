@@ -1,6 +1,7 @@
 """The recorded notebook beside a chapter: how it is made, and whether it still matches."""
 
 import hashlib
+import itertools
 import re
 from collections.abc import Callable
 
@@ -26,31 +27,18 @@ def make_sibling(
     the notebooks and pages beside it).
     """
     context = book.context(page, outputs, link or (lambda *to: link_beside(book, page, *to)))
-    source, code, cells = page.notebook, 0, []
+    source, cells, code = page.notebook, [], iter(outputs)
     for cell, line in zip(source.cells, source.metadata["source_map"], strict=True):
-        name = f"{page.name}-{len(cells)}"
-        if cell.cell_type == "markdown":
-            text = convert(cell.source, context, first_line(page, line))
-            if text:
-                prose = {"cell_type": "markdown", "id": name, "metadata": {}, "source": text}
-                cells.append(prose)
-            continue
         check_kind(cell, page, line)
-        made = {
-            "cell_type": "code",
-            "id": name,
-            "metadata": cell.metadata,
-            "source": cell.source,
-            "outputs": outputs[code],
-            "execution_count": code + 1,
-        }
-        code += 1
-        if is_folded(cell):
-            text = counted(made["outputs"])
-            line_above = {"cell_type": "markdown", "metadata": {}, "source": text}
-            cells.append({**line_above, "id": name})
-            made |= {"id": f"{page.name}-{len(cells)}", "metadata": cell.metadata | FOLDED}
-        cells.append(made)
+        if cell.cell_type == "markdown":
+            cells += words(convert(cell.source, context, first_line(page, line)))
+        else:
+            cells += code_as_kept(cell, next(code))
+    count = itertools.count(1)
+    for index, cell in enumerate(cells):
+        cell["id"] = f"{page.name}-{index}"
+        if cell["cell_type"] == "code":
+            cell["execution_count"] = next(count)
     metadata = {
         "kernelspec": dict(source.metadata["kernelspec"]),
         "language_info": {"name": "python"},
@@ -59,6 +47,22 @@ def make_sibling(
     form = {"nbformat": 4, "nbformat_minor": 5}
     # checked as a whole by `dump`: nbformat would check each cell by itself, which takes seconds
     return nbformat.from_dict({"cells": cells, "metadata": metadata, **form})
+
+
+def words(text: str) -> list[dict]:
+    """Return the cell of a text: none where there is no text."""
+    return [{"cell_type": "markdown", "metadata": {}, "source": text}] if text else []
+
+
+def code_as_kept(cell: nbformat.NotebookNode, outputs: list) -> list[dict]:
+    """Return the cell of a source's code; one of claims is folded under a line that counts them."""
+    kept = {"cell_type": "code", "metadata": cell.metadata, "source": cell.source}
+    if not is_folded(cell):
+        return [{**kept, "outputs": outputs}]
+    return [
+        *words(counted(outputs)),
+        {**kept, "metadata": cell.metadata | FOLDED, "outputs": outputs},
+    ]
 
 
 def is_folded(cell: nbformat.NotebookNode) -> bool:
