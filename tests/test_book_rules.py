@@ -300,7 +300,9 @@ def test_an_id_that_stands_in_two_files_is_refused_with_both_places(small_book):
 def test_a_key_that_stands_twice_is_refused(small_book):
     path = lay_claims(small_book, entry())
     path.write_text(path.read_text() + "  status: exact\n")
-    with pytest.raises(PressError, match=r"07-small\.yml:6: .*the key 'status' stands twice"):
+    with pytest.raises(
+        PressError, match=r"claims/07-small\.yml:6: .*the key 'status' stands twice"
+    ):
         _ = small_book.claims
 
 

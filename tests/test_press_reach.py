@@ -1,5 +1,6 @@
 """What a recording hangs on: a change that may move a picture is noticed, and no other."""
 
+import argparse
 import re
 import shutil
 
@@ -156,6 +157,34 @@ def test_an_old_picture_is_refused_by_name_and_recorded_anew(recorded):
         refresh(recorded)
     assert recorder.record(recorded.root, "07-small") == ""
     refresh(Book(recorded.root))
+
+
+class Here:
+    """Runs in this process what `record` would run in two others."""
+
+    def __init__(self, max_workers):
+        self.map = map
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *unused):
+        pass
+
+
+def test_exactly_the_pages_that_what_moved_reaches_are_executed(recorded, monkeypatch):
+    executed = []
+    monkeypatch.setattr(recorder, "ProcessPoolExecutor", Here)
+    monkeypatch.setattr(recorder, "record", lambda root, name: executed.append(name) or "")
+    monkeypatch.setattr(recorder, "write_cover", lambda book: None)
+    options = argparse.Namespace(all=False, only=None)
+    assert recorder.run(Book(recorded.root), options) == 0
+    assert executed == []
+    before = recorded.pages["07-small"].sibling.read_text(encoding="utf-8")
+    change_what_was_recorded(recorded)
+    recorder.run(Book(recorded.root), options)
+    recorded.pages["07-small"].sibling.write_text(before, encoding="utf-8")
+    assert executed == ["07-small"]
 
 
 @pytest.mark.parametrize("name", recorder.FORBIDDEN)

@@ -65,7 +65,10 @@ def test_a_hostile_chapter_is_refused_with_file_and_line(name, small_book):
 # The book's other files: which, what is written into it, how the error begins.
 BROKEN = {
     "_toc.yml": ("root: }", "_toc.yml:1: cannot be read as YAML"),
-    "book/claims/07-small.yml": ("- id: a\n- id: 'b", "07-small.yml:2: cannot be read as YAML"),
+    "book/claims/07-small.yml": (
+        "- id: a\n- id: 'b",
+        "claims/07-small.yml:2: cannot be read as YAML",
+    ),
     "book/questions.yml": ("- number: 1\n  level: }", "questions.yml:2: cannot be read as YAML"),
     "book/references.bib": ("@article{a, title = {x}", "references.bib: syntax error in line 1"),
 }

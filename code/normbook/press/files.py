@@ -51,13 +51,13 @@ class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
         return super().construct_mapping(node, deep)
 
 
-def load_yaml(path: Path):
-    """Return what a YAML file holds. Raises `PressError` naming the file and the line."""
+def load_yaml(path: Path, name: str = ""):
+    """Return what a YAML file holds. Raises `PressError` with the file (or `name`) and the line."""
     try:
         return yaml.load(path.read_text(encoding="utf-8"), Loader=Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        place = f"{path.name}:{mark.line + 1 if mark else 1}"
+        place = f"{name or path.name}:{mark.line + 1 if mark else 1}"
         raise PressError(
             f"{place}: cannot be read as YAML ({getattr(error, 'problem', error)})"
         ) from error

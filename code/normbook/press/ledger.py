@@ -71,15 +71,15 @@ def load_claims(folder: Path, pages: dict[str, Page], references: dict) -> list[
 
 def load_file(path: Path, references: dict) -> list[dict]:
     """Return the entries of one file. Raises `PressError` naming file, line and what is wrong."""
-    entries = load_yaml(path) or []
+    name = f"{FOLDER}/{path.name}"
+    entries = load_yaml(path, name) or []
     error = best_match(validator().iter_errors(entries))
     if error is not None:
-        place = f"{FOLDER}/{path.name}:{line_of(path, *error.absolute_path)}"
-        raise PressError(f"{place}: {told(error)}")
+        raise PressError(f"{name}:{line_of(path, *error.absolute_path)}: {told(error)}")
     for index, entry in enumerate(entries):
         for key in sources(entry):
             if key not in references:
-                place = f"{FOLDER}/{path.name}:{line_of(path, index, 'source')}"
+                place = f"{name}:{line_of(path, index, 'source')}"
                 raise PressError(f"{place}: {entry['id']} cites unknown {key!r}")
     return entries
 
