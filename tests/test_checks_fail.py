@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import CHAPTER, ROOT, edit, lay_claims, lay_small_book, print_instead
+from helpers import CHAPTER, ROOT, edit, lay_claims, lay_small_book, print_instead
 
 from normbook.press import record as recorder
 from normbook.press.book import Book

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 import torch
-from conftest import ROOT
+from helpers import ROOT
 
 from normbook.lab.device import pick_device
 

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 import yaml
-from conftest import ROOT
+from helpers import ROOT
 
 WORKFLOWS = sorted(ROOT.glob(".github/workflows/*.yml"))
 TEMPLATES = sorted(ROOT.glob(".github/ISSUE_TEMPLATE/a-*.yml"))

@@ -12,8 +12,8 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from helpers import FORMULAS, ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 QUIET = (
     *("--no-sandbox", "--disable-gpu", "--disable-background-networking"),
@@ -70,13 +70,6 @@ def page(browser):
     watch(opened)
     yield opened
     context.close()
-
-
-FORMULAS = """async () => {
-  if (!document.querySelector("script[src*=mathjax]")) return;
-  while (!window.MathJax?.startup?.promise) await new Promise(done => setTimeout(done, 20));
-  await MathJax.startup.promise;
-}"""
 
 
 @pytest.fixture

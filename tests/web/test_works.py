@@ -6,7 +6,7 @@ import os
 from urllib.parse import unquote, urlparse
 
 import pytest
-from conftest import FORMULAS
+from helpers import FORMULAS
 
 CHAPTER = "05-pre-vs-post-norm"
 ANSWER = 1000  # milliseconds

@@ -10,7 +10,7 @@ from functools import cache
 
 import pytest
 import yaml
-from conftest import ROOT, edit
+from helpers import ROOT, edit
 
 from normbook.press import anki
 from normbook.press.book import Book

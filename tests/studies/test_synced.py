@@ -6,8 +6,8 @@ import sys
 
 import pytest
 import torch
-from conftest import ROOT
 from engine_helpers import normal
+from helpers import ROOT
 
 from normbook.lab import synced
 

@@ -16,7 +16,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from conftest import CHAPTER, ROOT, edit
+from helpers import CHAPTER, ROOT, edit
 
 from normbook.press import publish, serve
 from normbook.press.files import PressError

@@ -5,7 +5,7 @@ import threading
 import time
 
 import pytest
-from conftest import edit
+from helpers import edit
 
 from normbook.press import publish
 from normbook.press import record as recorder

@@ -2,13 +2,13 @@
 
 import ast
 import inspect
-from pathlib import Path
 
 import pytest
+from helpers import ROOT
 
 import normalization as nz
 
-CODE = Path(__file__).resolve().parents[1] / "code"
+CODE = ROOT / "code"
 FILES = [CODE / "normalization.py", *sorted((CODE / "normbook" / "engine").glob("*.py"))]
 
 

@@ -12,7 +12,7 @@ import nbformat
 import pytest
 from alone import texts
 from bs4 import BeautifulSoup
-from conftest import ROOT
+from helpers import ROOT
 from nbclient import NotebookClient
 
 from normbook.press.book import Book

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from conftest import edit, lay_claims, lay_small_book
+from helpers import edit, lay_claims, lay_small_book
 
 from normbook.press import record as recorder
 from normbook.press.book import Book

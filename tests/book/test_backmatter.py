@@ -4,7 +4,7 @@ import ast
 import re
 
 import pytest
-from conftest import ROOT
+from helpers import ROOT
 
 from normbook.press.book import Book
 from normbook.press.ledger import sources

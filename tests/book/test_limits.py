@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from conftest import CHAPTER, ROOT
+from helpers import CHAPTER, ROOT
 
 from normbook.press.book import Book
 from normbook.press.limits import (

@@ -5,7 +5,7 @@ import re
 import shutil
 
 import pytest
-from conftest import ROOT, edit, lay_small_book
+from helpers import ROOT, edit, lay_small_book
 
 from normbook.press import record as recorder
 from normbook.press.book import Book

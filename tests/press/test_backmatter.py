@@ -3,7 +3,7 @@
 import shutil
 
 import pytest
-from conftest import ROOT, edit, lay_claims, lay_small_book
+from helpers import ROOT, edit, lay_claims, lay_small_book
 
 from normbook.press import record as recorder
 from normbook.press import timings

@@ -2,17 +2,17 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import ROOT
 from torch import nn
 
 import normalization as nz
 from normbook.engine import batch_norms, layers, residuals, sanity
 
-DOOR = Path(__file__).resolve().parents[1] / "code" / "normalization.py"
+DOOR = ROOT / "code" / "normalization.py"
 THREE = (0, 1, 2)
 ONE = (0,)
 

@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from conftest import CHAPTER, ROOT, edit, lay_claims
+from helpers import CHAPTER, ROOT, edit, lay_claims
 
 from normbook.press import record as recorder
 from normbook.press.book import GLUE, Book

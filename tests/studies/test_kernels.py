@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import ROOT
 from engine_helpers import normal
+from helpers import ROOT
 
 import normalization as nz
 from normbook.lab import kernels

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 SWAP = {
     '"pre": Placement': '"was_pre": Placement',
     '"post": Placement': '"pre": Placement',
@@ -27,44 +27,44 @@ MUTATIONS = {
                 "    return apply_affine(normalized, weight, bias)"
             )
         },
-        "test_engine_layers.py::test_layer_norm_is_pytorchs",
+        "test_layers.py::test_layer_norm_is_pytorchs",
     ),
     "rms_norm puts eps outside the root": (
         "layers.py",
         {
             "* torch.rsqrt(mean_square(x, axes) + eps)": "/ (mean_square(x, axes).sqrt() + eps)",
         },
-        "test_engine_layers.py::test_rms_norm_is_pytorchs",
+        "test_layers.py::test_rms_norm_is_pytorchs",
     ),
     "BatchNorm stores the biased running variance": (
         "batch_norms.py",
         {"variance.reshape(-1) * (count / (count - 1))": "variance.reshape(-1)"},
-        "test_engine_layers.py::test_batch_norm_is_pytorchs_in_training_and_evaluation",
+        "test_layers.py::test_batch_norm_is_pytorchs_in_training_and_evaluation",
     ),
     "group_norm takes its statistics over the channels alone": (
         "group_norms.py",
         {"tuple(range(2, groups.dim()))": "(2,)"},
-        "test_engine_group_norms.py::test_group_norm_is_pytorchs",
+        "test_group_norms.py::test_group_norm_is_pytorchs",
     ),
     "RMSNorm's backward forgets the scale": (
         "backward.py",
         {"inverse * _remove_scale(scaled, normalized, axes)": "inverse * scaled"},
-        "test_engine_backward.py::test_rms_norm",
+        "test_backward.py::test_rms_norm",
     ),
     "the output norm of a sandwich is left out": (
         "residuals.py",
         {"r.post_norm(r.branch(r.norm(x)))": "r.branch(r.norm(x))"},
-        "test_engine_scales.py::test_output_norms_by_number",
+        "test_scales.py::test_output_norms_by_number",
     ),
     "the placements are swapped": (
         "residuals.py",
         SWAP,
-        "test_engine_residuals.py::test_placements_by_number",
+        "test_residuals.py::test_placements_by_number",
     ),
     "DeepNorm's alpha scales the branch": (
         "residuals.py",
         {"self.skip_scale * skip + write": "skip + self.skip_scale * write"},
-        "test_engine_residuals.py::test_scales_by_number",
+        "test_residuals.py::test_scales_by_number",
     ),
 }
 
@@ -88,7 +88,7 @@ def run_tests(code: Path, test_file: str) -> subprocess.CompletedProcess:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
     environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # they take longer than the tests
     return subprocess.run(
-        [sys.executable, "-m", "pytest", *options, f"tests/{test_file}"],
+        [sys.executable, "-m", "pytest", *options, f"tests/engine/{test_file}"],
         cwd=ROOT,
         env=environment | {"PYTHONPATH": str(code), "OMP_NUM_THREADS": "1"},
         capture_output=True,
