@@ -428,7 +428,7 @@ BAD = [
         ValueError,
         "share a parameter.*head.weight: output and embedding.weight: input",
     ),
-    (lambda: nz.mup_init_(WIDE, BASE, table=9), ValueError, "table must be 3 or 8, got 9"),
+    (lambda: nz.mup_init_(WIDE, BASE, table=9), ValueError, "table must be one of 3, 8, got 9"),
     (lambda: nz.mup_init_(WIDE, BASE, gain=-1.0), ValueError, "gain .*-1"),
     (lambda: nz.mup_init_(WIDE, BASE, gain="relu"), TypeError, "gain .*str"),
     (lambda: nz.mup_init_(LINEAR, nn.Linear(32, 3)), ValueError, "inside of the model.*weight"),

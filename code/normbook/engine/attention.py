@@ -11,10 +11,14 @@ from torch import Tensor, nn
 
 from normbook.engine.checks import (
     computation_dtype,
+    require_callable,
+    require_choice,
+    require_features,
     require_floating,
     require_like,
     require_number,
     require_parameter,
+    require_positive,
     require_size,
 )
 from normbook.engine.layers import layer_norm, rms_norm
@@ -85,28 +89,16 @@ def _scale(products: Tensor, scale: str | float | Tensor, width: int) -> Tensor:
     if not isinstance(scale, str):
         require_number("scale", scale)
         return scale * products
-    _require_scale_name(scale)
+    require_choice("scale", scale, SCALES)
     return products / SCALES[scale](width)
-
-
-def _require_scale_name(scale: str) -> None:
-    """Raise unless the scale is one of those that have a name."""
-    if scale not in SCALES:
-        raise ValueError(f"scale must be one of {', '.join(map(repr, SCALES))}, got {scale!r}")
 
 
 def _cap(logits: Tensor, soft_cap: float | None) -> Tensor:
     """Squash the logits into (-soft_cap, soft_cap); small ones stay as they are."""
-    _require_cap(soft_cap)
-    return logits if soft_cap is None else soft_cap * torch.tanh(logits / soft_cap)
-
-
-def _require_cap(soft_cap: float | None) -> None:
-    """Raise unless `soft_cap` is None or a number above 0."""
-    if soft_cap is not None:
-        require_number("soft_cap", soft_cap, low=0)
-        if soft_cap == 0:
-            raise ValueError("soft_cap must be above 0, got 0")
+    if soft_cap is None:
+        return logits
+    require_positive("soft_cap", soft_cap)
+    return soft_cap * torch.tanh(logits / soft_cap)
 
 
 def qk_normalize(
@@ -127,7 +119,7 @@ def qk_normalize(
     Source: Henry et al. 2020 (arXiv 2010.04245), for "l2"; Dehghani et al. 2023 (arXiv 2302.05442),
     for "layer"; Qwen Team 2025 (arXiv 2505.09388), for "rms".
     """
-    _require_qk_norm(qk_norm)
+    require_choice("qk_norm", qk_norm, QK_NORMS)
     require_floating("features", features)
     if qk_norm in (None, "l2") and gain is not None:
         raise ValueError(f"gain must be None with qk_norm {qk_norm!r}, got a tensor")
@@ -140,14 +132,6 @@ def qk_normalize(
     wide = features.to(computation_dtype(features))
     length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
     return (wide / torch.where(length == 0, 1.0, length)).to(features.dtype)
-
-
-def _require_qk_norm(qk_norm: str | None) -> None:
-    """Raise unless the norm of queries and keys is a known one."""
-    if qk_norm not in QK_NORMS:
-        raise ValueError(
-            f"qk_norm must be one of {', '.join(map(repr, QK_NORMS))}, got {qk_norm!r}"
-        )
 
 
 def attention(
@@ -247,7 +231,8 @@ class MultiHeadAttention(nn.Module):
         self.key = nn.Linear(dim, dim, bias=bias)
         self.value = nn.Linear(dim, dim, bias=bias)
         self.output = nn.Linear(dim, dim, bias=bias)
-        _require_cap(soft_cap)
+        if soft_cap is not None:
+            require_positive("soft_cap", soft_cap)
         self.soft_cap = soft_cap
         self._set_scale(scale, qk_norm, init_temperature)
         self._set_norm(qk_norm, qk_norm_over)
@@ -257,7 +242,7 @@ class MultiHeadAttention(nn.Module):
     ) -> None:
         """Keep the scale of the logits, and for "l2" the temperature that takes its place."""
         if isinstance(scale, str):
-            _require_scale_name(scale)
+            require_choice("scale", scale, SCALES)
         else:
             require_number("scale", scale)
         if qk_norm != "l2" and init_temperature is not None:
@@ -273,12 +258,9 @@ class MultiHeadAttention(nn.Module):
 
     def _set_norm(self, qk_norm: str | None, qk_norm_over: str) -> None:
         """Keep how queries and keys are normalized, and make the gains."""
-        _require_qk_norm(qk_norm)
+        require_choice("qk_norm", qk_norm, QK_NORMS)
         sizes = {"head": self.dim // self.heads, "projection": self.dim}
-        if qk_norm_over not in sizes:
-            raise ValueError(
-                f"qk_norm_over must be one of {', '.join(map(repr, sizes))}, got {qk_norm_over!r}"
-            )
+        require_choice("qk_norm_over", qk_norm_over, sizes)
         self.qk_norm = qk_norm
         self.qk_norm_over = qk_norm_over
         size, has_gain = sizes[qk_norm_over], qk_norm in ("rms", "layer")
@@ -287,7 +269,7 @@ class MultiHeadAttention(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """Attend from every position of `input` to every position it may see."""
-        _require_features(input, self.dim, rank=2)
+        require_features(input, self.dim, rank=2)
         query = self._normalized(self.query(input), self.query_gain)
         key = self._normalized(self.key(input), self.key_gain)
         value = self._split(self.value(input))
@@ -296,7 +278,7 @@ class MultiHeadAttention(nn.Module):
 
     def logits(self, input: Tensor) -> Tensor:
         """Compute the logits alone, for probes: [..., T, dim] to [..., heads, T, T]."""
-        _require_features(input, self.dim, rank=2)
+        require_features(input, self.dim, rank=2)
         query = self._normalized(self.query(input), self.query_gain)
         key = self._normalized(self.key(input), self.key_gain)
         return attention_logits(query, key, self.causal, **self._logit_settings())
@@ -347,8 +329,7 @@ class FeedForward(nn.Module):
         hidden = 4 * dim if hidden is None else hidden
         require_size("dim", dim)
         require_size("hidden", hidden)
-        if not callable(activation):
-            raise TypeError(f"activation must be callable, got {type(activation).__name__}")
+        require_callable("activation", activation)
         self.dim = dim
         self.up = nn.Linear(dim, hidden, bias=bias)
         self.activation = activation
@@ -356,13 +337,5 @@ class FeedForward(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """Widen, apply the nonlinearity, narrow."""
-        _require_features(input, self.dim, rank=1)
+        require_features(input, self.dim)
         return self.down(self.activation(self.up(input)))
-
-
-def _require_features(input: Tensor, dim: int, rank: int) -> None:
-    """Raise unless `input` is floating point, has `rank` axes or more and `dim` features."""
-    require_floating("input", input)
-    if input.dim() < rank or input.shape[-1] != dim:
-        expected = f"[..., T, {dim}]" if rank == 2 else f"[..., {dim}]"
-        raise ValueError(f"input must have shape {expected}, got {tuple(input.shape)}")

@@ -6,7 +6,7 @@ from torch import Tensor
 from normbook.engine.checks import (
     computation_dtype,
     require_batch,
-    require_floating,
+    require_width,
     values_per_channel,
 )
 from normbook.engine.shared import ChannelNorm, apply_affine, center, move_running_, per_channel
@@ -90,11 +90,7 @@ class BatchNorm(ChannelNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalize `input` and, in training, move the running statistics."""
-        require_floating("input", input)
-        if input.dim() < 2 or input.shape[1] != self.num_features:
-            raise ValueError(
-                f"input must have {self.num_features} channels (axis 1), got {tuple(input.shape)}"
-            )
+        require_width(input, self.num_features)
         moves = self.training and self.track_running_stats and self.running_mean is not None
         uses_running = moves or not self.training
         output = batch_norm(

@@ -5,10 +5,10 @@ came and what was expected, so that nothing is silently broadcast, promoted or c
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 HALF_DTYPES = (torch.float16, torch.bfloat16)
 
@@ -70,6 +70,47 @@ def require_size(name: str, value: int, low: int = 1) -> None:
         raise TypeError(f"{name} must be a whole number, got {value!r}")
     if value < low:
         raise ValueError(f"{name} must be at least {low}, got {value}")
+
+
+def require_positive(name: str, value: float) -> None:
+    """Raise unless `value` is a finite number above 0."""
+    require_number(name, value)
+    if value <= 0:
+        raise ValueError(f"{name} must be above 0, got {value}")
+
+
+def require_choice(name: str, value: object, known: Iterable[object]) -> None:
+    """Raise `ValueError` unless `value` is one of those that are known; the error names them."""
+    known = tuple(known)
+    if value not in known:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, got {value!r}")
+
+
+def require_callable(name: str, value: object) -> None:
+    """Raise `TypeError` unless `value` can be called."""
+    if not callable(value):
+        raise TypeError(f"{name} must be callable, got {type(value).__name__}")
+
+
+def require_module(name: str, value: object) -> None:
+    """Raise `TypeError` unless `value` is a module."""
+    if not isinstance(value, nn.Module):
+        raise TypeError(f"{name} must be a module, got {type(value).__name__}")
+
+
+def require_features(input: Tensor, dim: int, rank: int = 1) -> None:
+    """Raise unless `input` is floating point, has `rank` axes or more and `dim` features."""
+    require_floating("input", input)
+    if input.dim() < rank or input.shape[-1] != dim:
+        expected = f"[..., T, {dim}]" if rank == 2 else f"[..., {dim}]"
+        raise ValueError(f"input must have shape {expected}, got {tuple(input.shape)}")
+
+
+def require_width(input: Tensor, channels: int) -> None:
+    """Raise unless `input` is floating point and has that many channels."""
+    require_floating("input", input)
+    if input.dim() < 2 or input.shape[1] != channels:
+        raise ValueError(f"input must have {channels} channels (axis 1), got {tuple(input.shape)}")
 
 
 def as_shape(name: str, value: int | Sequence[int]) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ from normbook.engine.batch_norms import BatchNorm
 from normbook.engine.checks import (
     computation_dtype,
     require_floating,
+    require_module,
     require_number,
     require_parameter,
 )
@@ -76,8 +77,7 @@ def fold_weight_norm(layer: nn.Module) -> nn.Module:
 
     Source: Salimans & Kingma 2016 (arXiv 1602.07868), Eq. 2.
     """
-    if not isinstance(layer, nn.Module):
-        raise TypeError(f"layer must be a module, got {type(layer).__name__}")
+    require_module("layer", layer)
     steps = dict(layer.parametrizations) if parametrize.is_parametrized(layer) else {}
     kinds = {name: [type(step).__name__ for step in chain] for name, chain in steps.items()}
     if kinds not in ({"weight": ["WeightNorm"]}, {"weight": ["_WeightNorm"]}):

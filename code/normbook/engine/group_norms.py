@@ -17,6 +17,7 @@ from normbook.engine.checks import (
     require_number,
     require_parameter,
     require_size,
+    require_width,
 )
 from normbook.engine.shared import ChannelNorm, apply_affine, center, move_running_, per_channel
 
@@ -91,19 +92,12 @@ class GroupNorm(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalize each example's groups."""
-        _require_width(input, self.num_channels)
+        require_width(input, self.num_channels)
         return group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
         """Name the settings, as PyTorch does."""
         return f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={self.affine}"
-
-
-def _require_width(input: Tensor, channels: int) -> None:
-    """Raise unless `input` is floating point and has that many channels."""
-    require_floating("input", input)
-    if input.dim() < 2 or input.shape[1] != channels:
-        raise ValueError(f"input must have {channels} channels (axis 1), got {tuple(input.shape)}")
 
 
 # --- InstanceNorm ---
@@ -193,7 +187,7 @@ class InstanceNorm(ChannelNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalize each instance and, where asked in training, move the running statistics."""
-        _require_width(input, self.num_features)
+        require_width(input, self.num_features)
         return instance_norm(
             input,
             self.running_mean,

@@ -11,7 +11,13 @@ from collections.abc import Callable
 import torch
 from torch import Generator, Tensor
 
-from normbook.engine.checks import computation_dtype, require_floating, require_number
+from normbook.engine.checks import (
+    computation_dtype,
+    require_callable,
+    require_choice,
+    require_floating,
+    require_number,
+)
 
 # relu's gain follows from a formula; tanh's 5/3 and selu's 3/4 are rules of thumb
 _GAINS = {
@@ -43,9 +49,7 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
         slope = 0.01 if param is None else param
         require_number("param", slope)
         return math.sqrt(2.0 / (1 + slope**2))
-    if nonlinearity not in _GAINS:
-        known = ", ".join([*_GAINS, "leaky_relu"])
-        raise ValueError(f"nonlinearity must be one of {known}, got {nonlinearity!r}")
+    require_choice("nonlinearity", nonlinearity, [*_GAINS, "leaky_relu"])
     return _GAINS[nonlinearity]
 
 
@@ -71,8 +75,7 @@ def second_moment_gain(function: Callable[[Tensor], Tensor]) -> float:
     Source: He et al. 2015 (arXiv 1502.01852), section 2.2, for any nonlinearity; Klambauer et al.
     2017 (arXiv 1706.02515), for the fixed point.
     """
-    if not callable(function):
-        raise TypeError(f"function must be callable, got {type(function).__name__}")
+    require_callable("function", function)
     # the midpoint rule: converges faster than any power on a Gaussian, and no panel contains 0
     width = 2.0**-13
     z = torch.arange(-16.0 + width / 2, 16.0, width, dtype=torch.float64)
@@ -124,8 +127,7 @@ def _xavier_std(tensor: Tensor, gain: float) -> float:
 def _kaiming_std(tensor: Tensor, a: float, mode: str, nonlinearity: str) -> float:
     """Return gain / sqrt(fan): fan_in keeps the forward signal, fan_out the backward one."""
     modes = ("fan_in", "fan_out")
-    if mode not in modes:
-        raise ValueError(f"mode must be 'fan_in' or 'fan_out', got {mode!r}")
+    require_choice("mode", mode, modes)
     return calculate_gain(nonlinearity, a) / math.sqrt(calculate_fan(tensor)[modes.index(mode)])
 
 

@@ -14,7 +14,13 @@ import torch
 from torch import Generator, Tensor, nn
 
 from normbook.engine.attention import FeedForward, MultiHeadAttention
-from normbook.engine.checks import require_number, require_size
+from normbook.engine.checks import (
+    require_callable,
+    require_choice,
+    require_module,
+    require_number,
+    require_size,
+)
 from normbook.engine.initialization import kaiming_normal_, orthogonal_, xavier_normal_
 
 WEIGHTED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -22,8 +28,7 @@ WEIGHTED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 def _modules(model: nn.Module, kinds: type | tuple[type, ...], expected: str) -> list[Any]:
     """List the model's modules of these kinds; having none is an error that names `expected`."""
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be a module, got {type(model).__name__}")
+    require_module("model", model)
     found = [module for module in model.modules() if isinstance(module, kinds)]
     if not found:
         raise ValueError(f"model must contain {expected}, got {type(model).__name__} without one")
@@ -204,8 +209,7 @@ def t_fixup_init_(
     blocks = sum(isinstance(branch, FeedForward) for branch in branches)
     blocks = max(blocks, len(branches) - blocks)
     gains = {"encoder": 0.67 * blocks**-0.25, "decoder": (9 * blocks) ** -0.25}
-    if stack not in gains:
-        raise ValueError(f"stack must be 'encoder' or 'decoder', got {stack!r}")
+    require_choice("stack", stack, gains)
     for module in model.modules():
         if isinstance(module, nn.Embedding):
             std = gains["decoder"] / math.sqrt(module.embedding_dim)
@@ -248,8 +252,7 @@ class FixupBranch(nn.Module):
         require_size("dim", dim)
         require_size("layers", layers, low=2)
         require_size("hidden", hidden)
-        if not callable(activation):
-            raise TypeError(f"activation must be callable, got {type(activation).__name__}")
+        require_callable("activation", activation)
         widths = [dim, *[hidden] * (layers - 1), dim]
         self.layers = nn.ModuleList(
             nn.Linear(widths[i], widths[i + 1], bias=False) for i in range(layers)

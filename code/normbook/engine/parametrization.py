@@ -37,7 +37,12 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from normbook.engine.checks import require_number
+from normbook.engine.checks import (
+    require_choice,
+    require_module,
+    require_number,
+    require_positive,
+)
 from normbook.engine.initialization import calculate_fan
 from normbook.engine.model_initialization import WEIGHTED, _draw_embedding
 
@@ -67,9 +72,7 @@ class MupReadout(nn.Linear):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(in_features, out_features, bias, device, dtype)
-        require_number("multiplier", multiplier)
-        if multiplier <= 0:
-            raise ValueError(f"multiplier must be above 0, got {multiplier}")
+        require_positive("multiplier", multiplier)
         self.multiplier = multiplier
 
     def forward(self, input: Tensor) -> Tensor:
@@ -113,8 +116,7 @@ def mup_kinds(model: nn.Module, base: nn.Module) -> dict[str, str]:
 def _weights(model: nn.Module, base: nn.Module) -> list[_Weight]:
     """Compare every parameter of the model with the base's of the same name."""
     for name, module in (("model", model), ("base", base)):
-        if not isinstance(module, nn.Module):
-            raise TypeError(f"{name} must be a module, got {type(module).__name__}")
+        require_module(name, module)
     shapes = {name: p.shape for name, p in base.named_parameters(remove_duplicate=False)}
     found: dict[nn.Parameter, _Weight] = {}
     for path, layer in model.named_modules():
@@ -156,12 +158,6 @@ def _kind(layer: nn.Module, name: str, shape: torch.Size, base: torch.Size) -> t
     return kinds[tuple(growing)], *fans
 
 
-def _require_table(table: int) -> None:
-    """Raise unless the table is one of the two."""
-    if table not in TABLES:
-        raise ValueError(f"table must be 3 or 8, got {table!r}")
-
-
 # --- initialization ---
 
 
@@ -195,7 +191,7 @@ def mup_init_(
 
     Source: Yang et al. 2022 (arXiv 2203.03466), Tables 3 and 8.
     """
-    _require_table(table)
+    require_choice("table", table, TABLES)
     require_number("gain", gain, low=0)
     weights = _weights(model, base)
     for weight in weights:
@@ -268,11 +264,10 @@ def mup_param_groups(
 
     Source: Yang et al. 2022 (arXiv 2203.03466), Tables 3 and 8, and Appendix B for ε.
     """
-    _require_table(table)
+    require_choice("table", table, TABLES)
     require_number("lr", lr, low=0)
     require_number("eps", eps, low=0)
-    if optimizer not in ("adam", "sgd"):
-        raise ValueError(f"optimizer must be 'adam' or 'sgd', got {optimizer!r}")
+    require_choice("optimizer", optimizer, ("adam", "sgd"))
     groups: dict[tuple, dict[str, Any]] = {}
     for weight in _weights(model, base):
         _require_multiplier(weight, table)

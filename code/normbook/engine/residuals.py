@@ -7,7 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from normbook.engine.attention import FeedForward, MultiHeadAttention
-from normbook.engine.checks import require_floating, require_number
+from normbook.engine.checks import (
+    require_callable,
+    require_choice,
+    require_floating,
+    require_number,
+)
 from normbook.engine.layers import LayerNorm
 
 
@@ -32,10 +37,7 @@ PLACEMENTS = {
 
 def _placement(name: str) -> Placement:
     """Look a placement up by name; the error names those there are."""
-    if name not in PLACEMENTS:
-        raise ValueError(
-            f"placement must be one of {', '.join(map(repr, PLACEMENTS))}, got {name!r}"
-        )
+    require_choice("placement", name, PLACEMENTS)
     return PLACEMENTS[name]
 
 
@@ -74,8 +76,7 @@ class Residual(nn.Module):
         skip_scale: float = 1.0,
     ) -> None:
         super().__init__()
-        if not callable(branch):
-            raise TypeError(f"branch must be callable, got {type(branch).__name__}")
+        require_callable("branch", branch)
         _require_norms(placement, {"norm": norm, "post_norm": post_norm})
         if not isinstance(scale, nn.Module):
             require_number("scale", scale)
@@ -117,8 +118,8 @@ def _require_norms(placement: str, norms: dict[str, Callable | None]) -> None:
             raise ValueError(
                 f"{name} must be None with placement {placement!r}, which does not use it"
             )
-        if norm is not None and not callable(norm):
-            raise TypeError(f"{name} must be callable, got {type(norm).__name__}")
+        if norm is not None:
+            require_callable(name, norm)
 
 
 class TransformerBlock(nn.Module):
@@ -158,8 +159,8 @@ class TransformerBlock(nn.Module):
         if (norm is None) == bool(used):
             expected = "a callable dim -> module" if used else "None"
             raise ValueError(f"norm must be {expected} with placement {placement!r}, got {norm!r}")
-        if norm is not None and not callable(norm):
-            raise TypeError(f"norm must be callable, got {type(norm).__name__}")
+        if norm is not None:
+            require_callable("norm", norm)
 
         def residual(branch: nn.Module) -> Residual:
             """Put a branch into a residual with norms of its own."""

@@ -7,7 +7,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from normbook.engine.checks import require_floating, require_number, require_parameter, require_size
+from normbook.engine.checks import (
+    require_callable,
+    require_features,
+    require_floating,
+    require_number,
+    require_parameter,
+    require_positive,
+    require_size,
+)
 from normbook.engine.initialization import second_moment_gain
 
 # --- on the branch ---
@@ -49,9 +57,7 @@ class LayerScale(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """Scale the features of `input`."""
-        require_floating("input", input)
-        if input.dim() < 1 or input.shape[-1] != self.dim:
-            raise ValueError(f"input must have shape [..., {self.dim}], got {tuple(input.shape)}")
+        require_features(input, self.dim)
         require_parameter("gamma", self.gamma, (self.dim,), input)
         return (self.gamma * input).to(input.dtype)
 
@@ -228,14 +234,11 @@ class NFResidual(nn.Module):
         shortcut: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         super().__init__()
-        if not callable(branch):
-            raise TypeError(f"branch must be callable, got {type(branch).__name__}")
-        if shortcut is not None and not callable(shortcut):
-            raise TypeError(f"shortcut must be callable, got {type(shortcut).__name__}")
+        require_callable("branch", branch)
+        if shortcut is not None:
+            require_callable("shortcut", shortcut)
         require_number("alpha", alpha)
-        require_number("beta", beta, low=0)
-        if beta == 0:
-            raise ValueError("beta must be above 0, got 0")
+        require_positive("beta", beta)
         self.branch = branch
         self.beta = beta
         self.alpha = alpha
