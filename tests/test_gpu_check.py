@@ -7,7 +7,7 @@ import pytest
 import torch
 from helpers import ROOT
 
-from normbook.lab.device import pick_device
+from normbook.lab import pick_device
 
 
 @pytest.fixture

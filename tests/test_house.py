@@ -9,13 +9,20 @@ from pathlib import Path
 import pytest
 from helpers import ROOT
 
+from normbook.press.book import Book
+
 CODE = ROOT / "code"
+CHECKS = "normbook.engine.checks"  # of arguments, whose errors read alike everywhere
 # Beyond the standard library.
 MAY_IMPORT = {
-    "engine": {"torch", "normbook.engine"},
+    "engine": {"torch", "normbook.engine", CHECKS},
     "lab": {  # IPython comes with the kernel, PIL with matplotlib
         *("torch", "numpy", "matplotlib", "PIL", "sklearn", "IPython"),
-        *("normalization", "normbook.lab"),
+        *("normalization", "normbook.lab", CHECKS),
+    },
+    "studies": {
+        *("torch", "numpy", "matplotlib", "normalization", "normbook.lab", "normbook.studies"),
+        CHECKS,
     },
     "press": {
         *("docutils", "sphinx", "myst_nb", "nbformat", "nbclient", "jupyter_cache", "pybtex"),
@@ -36,8 +43,12 @@ def imports(path: Path) -> set[str]:
             assert node.level == 0, f"{path.name}: relative import"
             names = [node.module]
         found |= set(names)
-    shorten = lambda name: ".".join(name.split(".")[: 2 if name.startswith("normbook") else 1])  # noqa: E731
     return {shorten(name) for name in found} - set(sys.stdlib_module_names)
+
+
+def shorten(name: str) -> str:
+    """A module of ours by its package, the checks by name, any other by its first part."""
+    return name if name == CHECKS else ".".join(name.split(".")[: 1 + name.startswith("normbook")])
 
 
 @pytest.mark.parametrize("package", MAY_IMPORT)
@@ -47,6 +58,45 @@ def test_packages_import_only_what_they_may(package):
     for path in files:
         extra = {"triton"} if path.name in MAY_IMPORT_TRITON else set()
         assert imports(path) <= MAY_IMPORT[package] | extra, path.name
+
+
+def rooms_of_studies(source: str) -> set[str]:
+    """The studies that a source imports, a package of several files as one."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.module.startswith("normbook.studies"):
+            parts = node.module.split(".")[2:]
+            found |= {parts[0]} if parts else {alias.name for alias in node.names}
+        elif isinstance(node, ast.Import):
+            names = [alias.name.split(".") for alias in node.names]
+            found |= {parts[2] for parts in names if parts[:2] == ["normbook", "studies"]}
+    return found
+
+
+def test_no_study_imports_another():
+    folder = CODE / "normbook/studies"
+    for path in folder.rglob("*.py"):
+        own = path.relative_to(folder).parts[0].removesuffix(".py")
+        assert rooms_of_studies(path.read_text(encoding="utf-8")) <= {own}, path.name
+
+
+def test_a_study_serves_one_chapter_and_a_chapter_has_one():
+    served = {}
+    for page in Book().chapters:
+        rooms = rooms_of_studies("\n".join(cell.source for cell in page.code_cells))
+        assert len(rooms) <= 1, f"{page.name} uses {rooms}"
+        for room in rooms:
+            assert served.setdefault(room, page.name) == page.name, f"{room}: move it to lab"
+    folder = CODE / "normbook/studies"
+    there = {path.stem for path in folder.iterdir() if path.stem[0] not in "_."}
+    assert served.keys() == there
+
+
+def test_a_chapter_imports_from_lab_in_one_statement():
+    for page in Book().chapters:
+        source = "\n".join(cell.source for cell in page.code_cells)
+        found = re.findall(r"^from normbook\.(lab|studies)\b", source, re.M)
+        assert len(found) == len(set(found)), f"{page.name}: {found}"
 
 
 def test_the_door_imports_the_engine_alone():
@@ -62,9 +112,8 @@ def test_the_engines_page_lists_every_name_of_the_door_in_its_order():
 
 
 def test_chapters_import_only_what_colab_has():
-    allowed = {"torch", "numpy", "matplotlib", "sklearn", "normalization", "normbook.lab"}
-    from normbook.press.book import Book
-
+    allowed = {"torch", "numpy", "matplotlib", "sklearn", "normalization"}
+    allowed |= {"normbook.lab", "normbook.studies"}
     for page in Book().chapters:
         for cell in page.code_cells:
             path = Path(page.name)
@@ -77,9 +126,8 @@ def test_chapters_import_only_what_colab_has():
                 else:
                     continue
                 for name in names:
-                    parts = name.split(".")
-                    short = ".".join(parts[: 2 if parts[0] == "normbook" else 1])
-                    assert short in allowed | set(sys.stdlib_module_names), f"{path}: {name}"
+                    known = allowed | set(sys.stdlib_module_names)
+                    assert shorten(name) in known, f"{path}: {name}"
 
 
 def test_code_does_not_shadow_the_standard_library():

@@ -213,8 +213,20 @@ def test_rivals_of_the_ledger_and_of_the_cell_come_together(shown, monkeypatch, 
     assert shown.lines[0].endswith("; not told (1); not measured (2.00)")
     with pytest.raises(ValueError, match=r"named twice: \['told'\]"):
         claim("near", 0.5, rivals={"told": 2.0})
-    with pytest.raises(ValueError, match="the rival 'empty' of the claim 'near' has no values"):
+    with pytest.raises(ValueError, match="the rival 'empty' of the claim 'near' must not be empty"):
         claim("near", 0.5, rivals={"empty": []})
+
+
+def test_a_class_for_a_number_says_who_gave_it(shown, monkeypatch, tmp_path):
+    with pytest.raises(TypeError, match="the rival 'word' of the claim 'near' must be numbers"):
+        claim("near", 0.5, rivals={"word": "trains"})
+    with pytest.raises(
+        TypeError, match="values for the claim 'near' must be numbers, got 'trains'"
+    ):
+        claim("near", ["trains"])
+    let(monkeypatch, tmp_path, {"id": "learns", "expected": "trains"})
+    with pytest.raises(TypeError, match="the rival 'half' of the claim 'learns' must be classes"):
+        claim("learns", "trains", rivals={"half": [0.5, 0.6]})
 
 
 def test_a_bound_of_zero_needs_a_margin(monkeypatch, tmp_path):

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
+from normbook.lab import pick_device
 from normbook.lab.data import digits_images, digits_tokens, markov_chain, markov_text
-from normbook.lab.device import pick_device
 
 # --- digits ---
 

@@ -9,7 +9,7 @@ from torch import nn
 from torch.func import functional_call, stack_module_state, vmap
 
 import normalization as nz
-from normbook.lab.models import MLP, Transformer, build, initialize_, perturb_, xiong_init_
+from normbook.lab.models import MLP, ResidualMLP, Transformer, build, initialize_, perturb_
 
 MLP_SIZES = {"inputs": 6, "width": 5, "depth": 3, "outputs": 4}
 TINY = {"dim": 8, "depth": 2, "outputs": 5, "length": 6}
@@ -134,18 +134,41 @@ def test_kaiming_keeps_the_mean_square_of_a_deep_relu_net():
 
 
 @pytest.mark.parametrize(
-    ("options", "named"),
+    ("options", "error", "named"),
     [
-        ({"depth": 0}, "depth"),
-        ({"width": 2.5}, "width"),
-        ({"norm": "group"}, "norm"),
-        ({"activation": "sine"}, "activation"),
-        ({"init": "he"}, "rule"),
+        ({"depth": 0}, ValueError, "depth"),
+        ({"width": 2.5}, TypeError, "width"),
+        ({"norm": "group"}, ValueError, "norm"),
+        ({"activation": "sine"}, ValueError, "activation"),
+        ({"init": "he"}, ValueError, "rule"),
     ],
 )
-def test_mlp_refuses_what_it_does_not_know(options, named):
-    with pytest.raises(ValueError, match=named):
+def test_mlp_refuses_what_it_does_not_know(options, error, named):
+    with pytest.raises(error, match=named):
         mlp(**options)
+
+
+# --- residual MLP ---
+
+
+def test_residual_mlp_is_stem_blocks_norm_head():
+    block = lambda index: nz.Residual(nz.FeedForward(5), placement="none", scale=index + 1)  # noqa: E731
+    sizes = {"width": 5, "depth": 3, "inputs": 6, "outputs": 4}
+    model = build(lambda: ResidualMLP(block, **sizes, norm=nz.RMSNorm(5)), 0)
+    x = data(7, 2, 3)
+    stream = model.stem(x.flatten(1))
+    for index in range(3):
+        stream = stream + (index + 1) * model.blocks[index].branch(stream)
+    torch.testing.assert_close(model(x), model.head(nz.RMSNorm(5).double()(stream)))
+
+
+def test_residual_mlp_without_ends_maps_the_stream_to_itself():
+    block = lambda _: nz.Residual(nz.FeedForward(5), placement="none")  # noqa: E731
+    model = build(lambda: ResidualMLP(block, width=5, depth=2), 0)
+    assert model(data(7, 5)).shape == (7, 5)
+    assert not [name for name, _ in model.named_parameters() if name.startswith(("stem", "head"))]
+    with pytest.raises(ValueError, match="depth"):
+        ResidualMLP(block, width=5, depth=0)
 
 
 # --- Transformer ---
@@ -273,40 +296,6 @@ def test_initialize_refuses_unknown_rules():
     for rule in ("glorot", None, True):
         with pytest.raises(ValueError, match="rule"):
             initialize_(nn.Linear(2, 2), rule)
-
-
-def xiong(**options):
-    sizes = {"dim": 64, "depth": 3, "hidden": 64, "outputs": 20, "length": 4, "features": 64}
-    return build(lambda: xiong_init_(Transformer(**sizes | options)), seed=0)
-
-
-def test_xiongs_setting():
-    model = xiong()
-    assert not model.positions.any()
-    assert torch.equal(model.embedding.weight.cpu(), torch.eye(64, dtype=torch.float64))
-    for block in model.blocks:
-        attention, feed = block.attention.branch, block.feed_forward.branch
-        assert not attention.query.weight.any()
-        assert not attention.key.weight.any()
-        for layer in (attention.value, feed.up, feed.down):
-            assert layer.weight.square().mean().item() == pytest.approx(1 / 64, rel=0.1)
-        assert not any(m.bias.any() for m in block.modules() if isinstance(m, nn.Linear))
-    # attention is the plain average of the values: every position gets the same
-    attended = model.blocks[0].attention.branch(data(2, 4, 64))
-    assert torch.allclose(attended, attended[:, :1].expand_as(attended), rtol=0, atol=1e-12)
-
-
-def test_xiongs_input_is_a_standard_normal():
-    symbols = xiong(features=None, vocabulary=300)
-    assert symbols.embedding.weight.square().mean().item() == pytest.approx(1.0, rel=0.03)
-    real, input = xiong(), data(2, 4, 64)
-    assert torch.equal(real.embedding(input), input)
-
-
-@pytest.mark.parametrize("options", [{"heads": 2}, {"hidden": 32}, {"features": 8}])
-def test_xiongs_setting_refuses_other_sizes(options):
-    with pytest.raises(ValueError, match=f"{next(iter(options))} must be"):
-        xiong(**options)
 
 
 def test_cross_entropy_of_the_untrained_model_is_near_chance():

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from normbook.lab.models import MLP, Transformer, build, xiong_init_
+from normbook.lab.models import MLP, Transformer, build
 from normbook.lab.probes import (
     activation_moments,
     attention_entropies,
@@ -26,6 +26,20 @@ from normbook.lab.probes import (
 from normbook.lab.training import mean_square
 
 TINY = {"dim": 8, "depth": 3, "outputs": 5, "length": 6, "features": 4}
+
+
+def xiong(**options):
+    """The setting of Xiong et al. 2020, section 3.3: uniform attention without an output matrix."""
+    model = Transformer(**options)
+    with torch.no_grad():
+        model.positions.zero_()
+        nn.init.eye_(model.embedding.weight)
+        for block in model.blocks:
+            attention = block.attention.branch
+            attention.query.weight.zero_()
+            attention.key.weight.zero_()
+            nn.init.eye_(attention.output.weight)
+    return model
 
 
 def transformer(seed=0, **options):
@@ -132,7 +146,7 @@ def test_xiongs_lemma_2_with_one_token():
     x = data(300, 1, dim)
     pre, post = [], []
     for seed in range(4):
-        make = lambda place: xiong_init_(Transformer(**sizes, placement=place))  # noqa: E731
+        make = lambda place: xiong(**sizes, placement=place)  # noqa: E731
         model = build(lambda make=make: make("pre"), seed)
         pre.append(mean_square_norm(residual_stream(model, x)) / dim)
         model = build(lambda make=make: make("post"), seed)
@@ -232,8 +246,8 @@ def test_gradients_need_no_grad_mode():
 
 
 def test_uniform_attention_has_the_entropy_of_its_keys():
-    make = lambda causal: xiong_init_(  # noqa: E731
-        Transformer(dim=4, depth=2, hidden=4, outputs=3, length=6, features=4, causal=causal)
+    make = lambda causal: xiong(  # noqa: E731
+        dim=4, depth=2, hidden=4, outputs=3, length=6, features=4, causal=causal
     )
     model, x = build(lambda: make(False), 0), data(3, 6, 4)
     assert attention_entropies(model, x).flatten().tolist() == pytest.approx([math.log(6)] * 2)

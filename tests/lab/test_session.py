@@ -51,9 +51,9 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 model(torch.ones(1)).sum().backward()
 for name, train in {
     "torch.optim": optimizer.step,
-    "descend": lambda: ensembles.descend(
-        torch.ones(1, 1), lambda step: (torch.ones(1), torch.ones(1, 1)), lambda step: [0.1],
-        steps=1, optimizer="sgd"),
+    "an ensemble": lambda: ensembles.train(
+        [model], torch.ones(1, 1), torch.ones(1, 1), steps=1, learning_rate=0.1,
+        loss=lambda outputs, targets: outputs.sum()),
 }.items():
     try:
         train()
@@ -96,7 +96,7 @@ def test_what_is_not_drawn_is_changed_when_a_model_is_built(seen):
     assert 0 < seen["gains"] < 2e-6
 
 
-@pytest.mark.parametrize("how", ["torch.optim", "descend"])
+@pytest.mark.parametrize("how", ["torch.optim", "an ensemble"])
 def test_training_from_what_nobody_changed_is_refused(seen, how):
     assert seen[how] == "refused"
 
@@ -110,6 +110,13 @@ def test_nothing_changes_without_being_asked(monkeypatch):
     assert torch.randn is draw
     session.check_perturbed()
     torch.set_num_threads(threads)
+
+
+def test_draw_depends_on_its_seed_and_its_shape_alone():
+    expected = torch.randn(2, 3, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    torch.randn(1)
+    assert torch.equal(session.draw(5, 2, 3), expected)
+    assert not torch.equal(session.draw(6, 2, 3), expected)
 
 
 @pytest.mark.parametrize("value", ["much", "-1", "1", "nan"])

@@ -1,8 +1,10 @@
 """Numbers as the book writes them, and values carried into sentences."""
 
+import numpy as np
 import pytest
+import torch
 
-from normbook.lab import glue, significant
+from normbook.lab import exponent, glue, significant
 from normbook.lab.session import begin
 
 
@@ -38,7 +40,7 @@ def test_glue_emits_what_myst_nb_emits(monkeypatch):
     myst_nb = pytest.importorskip("myst_nb")
     seen = []
     keep = lambda data, metadata, raw: seen.append((data, metadata))  # noqa: E731
-    monkeypatch.setattr("normbook.lab.values.display", keep)
+    monkeypatch.setattr("normbook.lab.claims.display", keep)
     monkeypatch.setattr("myst_nb.ext.glue.ipy_display", keep)
     glue("answer", 42.0)
     myst_nb.glue("answer", "42.0", display=False)
@@ -52,7 +54,7 @@ def test_glued_values_keep_their_last_zero(monkeypatch):
     from myst_nb.core.variables import format_plain_text
 
     seen = []
-    monkeypatch.setattr("normbook.lab.values.display", lambda data, **_: seen.append(data))
+    monkeypatch.setattr("normbook.lab.claims.display", lambda data, **_: seen.append(data))
     glue("share", 0.28)
     (text,) = seen[0].values()
     assert format_plain_text(text, "s") == "0.280"
@@ -74,3 +76,34 @@ def test_begin_refuses_a_bad_number_of_threads(threads, monkeypatch):
     monkeypatch.setenv("NORMBOOK_THREADS", threads)
     with pytest.raises(ValueError, match="NORMBOOK_THREADS must be a whole number from 1"):
         begin()
+
+
+# --- exponents ---
+
+
+def test_exponent_of_exact_power_laws():
+    x = torch.tensor([1.0, 2.0, 5.0, 40.0])
+    y = torch.stack([3 * x**0.5, 7 * x**-2.0])
+    assert torch.allclose(exponent(x, y), torch.tensor([0.5, -2.0], dtype=torch.float64))
+
+
+def test_exponent_is_numpys_least_squares():
+    generator = np.random.default_rng(0)
+    x = np.arange(1, 30)
+    y = x**0.7 * np.exp(0.1 * generator.standard_normal(29))
+    assert exponent(x, y).item() == pytest.approx(np.polyfit(np.log(x), np.log(y), 1)[0], abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        ([1.0], [1.0], r"x must be \[points\]"),
+        ([1.0, 2.0], [1.0, 2.0, 3.0], r"x must be \[points\]"),
+        ([1.0, 2.0], [1.0, 0.0], "must be positive"),
+        ([0.0, 2.0], [1.0, 1.0], "must be positive"),
+        ([1.0, 2.0], [1.0, float("nan")], "must be positive"),
+    ],
+)
+def test_exponent_refuses(x, y, message):
+    with pytest.raises(ValueError, match=message):
+        exponent(x, y)

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 import normalization as nz
-from normbook.lab import ensembles, models, norm_free, training
+from normbook.lab import ensembles, models, training
+from normbook.studies import norm_free
 
 
 def normal(*shape, seed=0):
@@ -16,7 +17,7 @@ def normal(*shape, seed=0):
 
 
 def build(recipe, seed, **options):
-    return models.build(lambda: norm_free.MLP(recipe, 2, **options), seed)
+    return models.build(lambda: norm_free.residual_mlp(recipe, 2, **options), seed)
 
 
 # --- the NF-ResNet ---
@@ -67,7 +68,7 @@ def test_a_standardized_linear_layer_is_a_standardized_convolution():
 
 def test_an_unknown_recipe_is_refused():
     with pytest.raises(ValueError, match="recipe"):
-        norm_free.MLP("norm")
+        norm_free.residual_mlp("norm")
 
 
 def test_alpha_starts_where_it_is_told():
@@ -84,7 +85,7 @@ def test_descending_at_once_is_descending_alone(recipe, clip):
     inputs, targets = normal(40, 1, 8, 8), torch.arange(40) % 10
     rates = [0.05, 0.2]
     members = [build(recipe, seed) for seed in range(2)]
-    found = ensembles.train_many(
+    found = ensembles.train(
         members,
         inputs,
         targets,

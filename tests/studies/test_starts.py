@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 import normalization as nz
-from normbook.lab import fixup_nets, models, starts, training
+from normbook.lab import ensembles, models, training
+from normbook.studies import starts
 
 
 def test_moment_map_of_relu_halves():
@@ -64,49 +65,45 @@ def test_diagnose_reads_what_a_step_does():
     assert found["weights"][1].item() == pytest.approx(last.square().mean().sqrt().item())
 
 
-def make(recipe, depth=4):
+# --- Fixup ---
+
+
+def make(recipe, depth=4, seed=0):
     size = {"inputs": 6, "width": 8, "depth": depth, "outputs": 3}
-    return models.build(lambda: fixup_nets.FixupNet(recipe, **size), 0).cpu()
+    return models.build(lambda: starts.fixup_mlp(recipe, **size), seed).cpu()
 
 
-def test_the_fixup_net_is_the_engines_blocks():
-    net = make("fixup")
-    with torch.no_grad():
-        for parameter in net.parameters():
-            parameter.add_(0.1)
-    x = torch.randn(5, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    expected = net.stem(x).relu()
-    for block in net.blocks:
-        expected = nz.Residual(block, placement="none")(expected)
-    assert torch.allclose(net(x), net.head(expected), rtol=1e-12)
-
-
-@pytest.mark.parametrize("recipe", fixup_nets.RECIPES)
+@pytest.mark.parametrize("recipe", starts.LEAVES_OUT)
 def test_each_recipe_leaves_out_its_rule(recipe):
     net = make(recipe, depth=16)
     everything = recipe in ("naive", "batch")
-    block = net.blocks[0]
-    assert (block.layers[1].weight.abs().max() > 0) == (everything or recipe == "last")
+    branch = net.blocks[0].branch
+    first, last = (m for m in branch.modules() if isinstance(m, nn.Linear))
+    assert (last.weight.abs().max() > 0) == (everything or recipe == "last")
     assert (net.head.weight.abs().max() > 0) == (everything or recipe == "classifier")
-    shrunk = block.layers[0].weight.square().mean().item() * 8 / 2
+    shrunk = first.weight.square().mean().item() * 8 / 2
     assert (shrunk > 0.4) == (everything or recipe == "depth")  # 1, or 1/16
-    assert bool(net.learns) == (not everything and recipe != "scalars")
+    assert isinstance(branch, nz.FixupBranch) == (recipe != "batch")
 
 
-def test_scalars_that_do_not_learn_have_no_gradient():
-    net = make("scalars")
-    nn.init.ones_(net.head.weight)
-    nn.init.ones_(net.blocks[0].layers[1].weight)
-    x = torch.ones(2, 6, dtype=torch.float64)
-    net(x).square().sum().backward()
-    assert net.blocks[0].multiplier.grad.item() == 0
-    assert net.blocks[0].layer_biases.grad.abs().max() == 0
+def test_scalars_that_do_not_learn_stay():
+    recipes = ["fixup", "naive", "scalars"]
+    members = [make(recipe) for recipe in recipes]
+    data = torch.randn(20, 6, dtype=torch.float64), torch.arange(20) % 3
+    hold = starts.hold_scalars(recipes)
+    ensembles.train(members, *data, steps=3, learning_rate=0.1, optimizer="sgd", adjust=hold)
+    for recipe, member in zip(recipes, members, strict=True):
+        branch = member.blocks[0].branch
+        moved = (
+            branch.multiplier != 1 or branch.layer_biases.any() or branch.activation_biases.any()
+        )
+        assert bool(moved) == (recipe == "fixup")
+        assert member.blocks[0].branch.layers[1].weight.abs().max() > 0, "the weights learn"
 
 
 def test_batch_normalizes_each_branch():
-    net = make("batch")
     x = torch.randn(50, 8, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    written = net._branch(net.blocks[0], x)
+    written = make("batch").blocks[0](x) - x
     assert written.mean(0).abs().max() < 1e-12
     assert written.var(0, correction=0).mean().item() == pytest.approx(1, abs=1e-3)
 

@@ -1,4 +1,4 @@
-"""Members with rates of their own: each ends where torch.optim alone takes it; the coordinates."""
+"""The deep network is the engine's, and the coordinates those of a step made by hand."""
 
 import copy
 
@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 import normalization as nz
-from normbook.lab import models, widths
+from normbook.lab import ensembles, models
+from normbook.studies import widths
 
 
 def normal(*shape, seed=0):
@@ -24,95 +25,39 @@ def net(seed, width=32):
 
 
 DATA = normal(40, 6), torch.arange(40) % 4
-RATES = 0.003, 0.01, 0.03
-
-
-def groups_of(model, rate, optimizer):
-    return nz.mup_param_groups(model, make(8), rate, optimizer, eps=1e-3)
-
-
-def alone(model, groups, optimizer, steps):
-    descent = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}[optimizer](groups, lr=1.0)
-    losses = []
-    for _ in range(steps):
-        descent.zero_grad()
-        loss = nn.functional.cross_entropy(model(DATA[0]), DATA[1])
-        losses.append(loss.item())
-        loss.backward()
-        descent.step()
-    return losses
-
-
-# --- many members at once ---
-
-
-@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
-def test_each_member_ends_where_torch_optim_takes_it_alone(optimizer):
-    members = [net(seed) for seed in range(3)]
-    single = copy.deepcopy(members)
-    groups = [groups_of(m, r, optimizer) for m, r in zip(members, RATES, strict=True)]
-    losses = widths.train_rows(members, groups, *DATA, steps=12, optimizer=optimizer)
-    for index, model in enumerate(single):
-        expected = alone(model, groups_of(model, RATES[index], optimizer), optimizer, 12)
-        assert losses[index].tolist() == pytest.approx(expected, abs=1e-10)
-        for own, other in zip(model.parameters(), members[index].parameters(), strict=True):
-            assert (own - other).abs().max() < 1e-10
-    assert not torch.equal(losses[0], losses[1])
-
-
-def test_epsilon_and_rates_of_the_groups_are_used():
-    def final(eps, factor):
-        model = net(0)
-        groups = groups_of(model, 0.01, "adam")
-        for group in groups:
-            group["eps"], group["lr"] = eps, group["lr"] * factor[group["kind"] == "hidden"]
-        return widths.train_rows([model], [groups], *DATA, steps=5)[0, -1]
-
-    usual = final(1e-8, (1, 1))
-    assert abs(final(1e-2, (1, 1)) - usual) > 1e-3
-    assert abs(final(1e-8, (1, 4)) - usual) > 1e-3
-    assert abs(final(1e-8, (4, 1)) - usual) > 1e-3
-
-
-def test_batches_are_those_of_their_seed():
-    def run(seed):
-        model = net(0)
-        groups = [widths.plain_groups(model, 0.01)]
-        return widths.train_rows([model], groups, *DATA, steps=4, batch_size=8, seed=seed)
-
-    assert torch.equal(run(1), run(1))
-    assert not torch.equal(run(1), run(2))
 
 
 def test_evaluation_is_a_loss_a_member():
     members = [net(0), net(1)]
     expected = [nn.functional.cross_entropy(m(DATA[0]), DATA[1]).item() for m in members]
-    assert widths.evaluate_rows(members, *DATA).tolist() == pytest.approx(expected)
-
-
-def test_wrong_groups_are_refused():
-    first, second = net(0), net(1)
-    plain = widths.plain_groups
-    both = [plain(first, 0.1), plain(first, 0.1)]
-    with pytest.raises(ValueError, match=r"groups\[1\]"):
-        widths.train_rows([first, second], both, *DATA, steps=1)
-    with pytest.raises(ValueError, match="one list a model"):
-        widths.train_rows([first, second], [plain(first, 0.1)], *DATA, steps=1)
-    with pytest.raises(ValueError, match="optimizer"):
-        widths.train_rows([first], [plain(first, 0.1)], *DATA, steps=1, optimizer="lion")
+    assert widths.evaluate_all(members, *DATA).tolist() == pytest.approx(expected)
 
 
 # --- the deep network ---
 
 
-def test_the_deep_network_is_the_engines_residual():
-    model = models.build(lambda: widths.DeepMLP(6, 5, 2, 4, scale=0.5), 0)
-    norm = nz.LayerNorm(5, elementwise_affine=False)
-    x = DATA[0] @ model.stem
-    for up, down in zip(model.up, model.down, strict=True):
-        x = nz.Residual(lambda h, u=up, d=down: (h @ u).relu() @ d, norm, "pre", scale=0.5)(x)
-    expected = norm(x) @ model.head + model.bias
-    assert (model(DATA[0]) - expected).abs().max() < 1e-12
+def test_the_deep_network_is_drawn_to_keep_the_second_moment_and_scales_its_branches():
+    model = models.build(lambda: widths.scaled_mlp(6, 50, 40, 4, scale=0.5), 0)
+    x = model.stem(normal(200, 6))
+    assert x.square().mean().item() == pytest.approx(1, rel=0.2)
+    block = model.blocks[0]
+    written = block.branch(x / x.square().mean(1, keepdim=True).sqrt())
+    assert written.square().mean().item() == pytest.approx(1, rel=0.2)
+    norm = nz.LayerNorm(50, elementwise_affine=False)
+    assert torch.allclose(block(x), x + 0.5 * block.branch(norm(x)))
+    assert model.stem.bias is None
+    assert not model.head.bias.any()
+    assert model.head(norm(x)).shape == (200, 4)
+
+
+def test_widths_train_to_the_end_and_say_so():
+    members = [net(0), net(1)]
+    groups = [
+        ensembles.plain_group(m, rate) for m, rate in zip(members, (0.01, 1e200), strict=True)
+    ]
+    losses = widths.train(members, groups, *DATA, steps=6, optimizer="sgd")
+    assert losses[0].isfinite().all()
+    assert losses[1].isnan().any()
 
 
 # --- the coordinate check ---
@@ -128,7 +73,7 @@ def test_coordinates_are_those_of_a_hand_made_step():
         for weight in after.parameters():
             weight -= rate * weight.grad
     layers = [model.stem, model.head]
-    groups = widths.plain_groups(model, rate)
+    groups = ensembles.plain_group(model, rate)
     found = widths.coordinates(model, groups, *DATA, layers, steps=1, optimizer="sgd")
     outputs = [[m.stem(DATA[0]), m(DATA[0])] for m in (before, after)]
     for column in (0, 1):
@@ -148,7 +93,7 @@ def test_attentions_add_their_logits():
     tokens, targets = normal(3, 5, 6), torch.zeros(3, 5, dtype=torch.int64)
     first = model.blocks[0].attention
     expected = first.branch.logits(first.norm(model.embedding(tokens) + model.positions))
-    groups = widths.plain_groups(model, 0.1)
+    groups = ensembles.plain_group(model, 0.1)
     found = widths.coordinates(model, groups, tokens, targets, [model.head], steps=1)
     assert found.size.shape == (2, 3)
     assert found.size[0, 1].item() == pytest.approx(expected.square().mean().sqrt().item())

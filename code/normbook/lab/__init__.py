@@ -1,12 +1,12 @@
-"""The instruments: what a chapter uses to build models, feed them, measure and show.
+"""The instruments: what several chapters use to build models, feed them, measure and show.
 
-Nothing in here is an object of study. A chapter imports the engine as `import normalization as nz`
-and from here what it needs; models reach the engine through the same door.
+Nothing in here is an object of study. A chapter imports the engine as `import normalization as nz`,
+from here what it needs, and what it alone sets up from its own room in `normbook.studies`; all of
+them reach the engine through the same door.
 """
 
-from normbook.lab.claims import claim
+from normbook.lab.claims import claim, exponent, glue, significant
 from normbook.lab.figures import show
-from normbook.lab.session import begin
-from normbook.lab.values import glue, significant
+from normbook.lab.session import begin, draw, pick_device
 
-__all__ = ["begin", "claim", "glue", "show", "significant"]
+__all__ = ["begin", "claim", "draw", "exponent", "glue", "pick_device", "show", "significant"]

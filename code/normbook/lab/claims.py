@@ -1,4 +1,6 @@
-"""Check what a chapter states against what its cell measured, and against what a rival predicts.
+"""Numbers in the book: how they are written, handed to a sentence, and held against a claim.
+
+`claim` checks what a chapter states against what its cell measured, and what a rival predicts.
 
 The entries stand in `book/claims/`, a file a page. The maker of the book turns them into
 `claims.json` beside this file, so that a chapter needs no YAML reader to run.
@@ -11,15 +13,71 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
+import torch
 from IPython.display import display
-
-from normbook.lab.values import significant
+from torch import Tensor
 
 # A book that does not lie around this file names its own claims.
 CLAIMS_FILE = Path(os.environ.get("NORMBOOK_CLAIMS") or Path(__file__).with_name("claims.json"))
+# The prefix under which MyST-NB looks for glued values; no notebook reader draws it.
+PREFIX = "application/papermill.record/"
 MIME = "application/vnd.normbook.claim+json"  # what the pages read; the text is for people
 # What is printed before a rival's name: the claim stands only if all are refused.
 REFUSED, PASSES, NEAR = "not", "but so passes", "too near"
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """Return `value` with `digits` significant digits: 1234.5 is "1230", 0.5 is "0.500".
+
+    Plain notation from 0.001 up to a million, powers of ten outside (1.00e-12). Raises
+    `ValueError` when fewer than one digit is asked for.
+    """
+    if digits < 1:
+        raise ValueError(f"digits must be at least 1, got {digits}")
+    value = float(value)
+    if value == 0 or not math.isfinite(value):
+        return "0" if value == 0 else str(value)
+    mantissa, _, power = f"{value:.{digits - 1}e}".partition("e")
+    if -3 <= int(power) < 6:
+        return f"{float(f'{mantissa}e{power}'):.{max(digits - 1 - int(power), 0)}f}"
+    return f"{mantissa}e{int(power)}"
+
+
+def glue(name: str, value: float | str, digits: int = 3) -> None:
+    """Store `value` under `name`, for ``{glue:text}`name` `` in the prose of the same chapter.
+
+    A number is stored with `digits` significant digits, a string as it is. Raises `TypeError` for
+    anything else, and `ValueError` for an empty name.
+    """
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"name must be a non-empty string, got {name!r}")
+    if not isinstance(value, str):
+        try:
+            value = significant(float(value), digits)
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"value must be a number or a string, got {value!r}") from error
+    display(
+        {PREFIX + "text/plain": repr(value)},  # quoted, or MyST-NB would write 0.280 as 0.28
+        metadata={"scrapbook": {"name": name, "mime_prefix": PREFIX}},
+        raw=True,
+    )
+
+
+def exponent(x, y) -> Tensor:
+    """Fit y = c · x^a by least squares in the logarithms and return a: y [..., points] to [...].
+
+    Raises `ValueError` for fewer than two points or anything that has no logarithm.
+    """
+    x, y = (torch.as_tensor(values, dtype=torch.float64) for values in (x, y))
+    if x.ndim != 1 or len(x) < 2 or y.shape[-1:] != x.shape:
+        raise ValueError(f"x must be [points] and y [..., points], got {x.shape} and {y.shape}")
+    if not (x > 0).all() or not (y > 0).all():
+        raise ValueError("x and y must be positive to have a logarithm")
+    across, along = x.log() - x.log().mean(), y.log() - y.log().mean(-1, keepdim=True)
+    return (along * across).sum(-1) / across.square().sum()
+
+
+# --- claims ---
 
 
 class ClaimError(AssertionError):
@@ -52,14 +110,14 @@ def claim(
             must fail the check, as must the numbers that the entry itself names as rivals.
 
     Raises: ValueError for an id that is not in the ledger, an entry that expects nothing, no
-        values, or a rival that is named twice.
+        values, or a rival that is named twice; TypeError for classes where the entry expects
+        numbers, or numbers where it expects a class.
     """
     entries = load_claims()
     if claim_id not in entries:
         raise ValueError(f"claim_id must be an id of book/claims/, got {claim_id!r}")
     entry, values = entries[claim_id], as_list(values)
-    if not values:
-        raise ValueError(f"values for the claim {claim_id!r} must not be empty")
+    require_values(entry, f"values for the claim {claim_id!r}", values)
     tried = try_rivals(entry, rivals or {})
     passed = holds(entry, values) and all(r["verdict"] == REFUSED for r in tried)
     found = {
@@ -91,6 +149,17 @@ def as_list(values: float | str | Iterable) -> list:
     if not isinstance(values, Iterable):
         return [float(values)]
     return [item for value in values for item in as_list(value)]
+
+
+def require_values(entry: dict, name: str, values: list) -> None:
+    """Raise unless there are values, all of the kind that the entry expects."""
+    kind = str if isinstance(entry.get("expected"), str) else float
+    if not values:
+        raise ValueError(f"{name} must not be empty")
+    wrong = [value for value in values if isinstance(value, str) != (kind is str)]
+    if wrong:
+        expected = "classes, as strings" if kind is str else "numbers"
+        raise TypeError(f"{name} must be {expected}, got {wrong[0]!r}")
 
 
 # --- what is expected ---
@@ -149,8 +218,7 @@ def try_rivals(entry: dict, rivals: Mapping) -> list[dict]:
         found.append({"name": name, "shown": as_number(value), "verdict": verdict})
     for name, given in rivals.items():
         values = as_list(given)
-        if not values:
-            raise ValueError(f"the rival {name!r} of the claim {entry['id']!r} has no values")
+        require_values(entry, f"the rival {name!r} of the claim {entry['id']!r}", values)
         some = any(meets(entry, value) for value in values)
         passes = some if of_every_value(entry) else holds(entry, values)
         verdict = PASSES if passes else REFUSED

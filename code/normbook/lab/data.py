@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-from normbook.lab.device import pick_device
+from normbook.lab.session import pick_device
 
 DIGITS_TEST = 360  # of 1797: one in five
 

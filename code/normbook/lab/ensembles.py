@@ -1,164 +1,259 @@
-"""Many models trained at once: the batched twin of `lab.training`.
+"""Same-shaped models trained at once: their weights are one matrix, their losses one `vmap`.
 
-The members' weights become one matrix [members, P], the forward pass is a `torch.func.vmap`, and
-member i ends where `train` alone would have taken it.
+Member i ends where PyTorch's own optimizer would have taken it alone. Training is in place;
+histories are float64 tensors on the CPU.
 """
 
-import math
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.optim import Optimizer
 
-from normbook.lab.session import check_perturbed
-from normbook.lab.training import (
-    BOUND,
-    Loss,
-    batch_indices,
-    check_arguments,
-    cross_entropy,
-    progress,
-    warmup_factor,
-)
+from normbook.engine.checks import require_choice, require_positive, require_size
+from normbook.lab.training import BOUND, Histories, Loss, batch_indices, cross_entropy, descend
 
-BETAS = 0.9, 0.999  # Adam's, as in torch.optim
-EPSILON = 1e-8
-
+Groups = Sequence[dict[str, Any]]  # parameter groups, as torch.optim takes them
 Adjust = Callable[[dict[str, Tensor], dict[str, Tensor]], dict[str, Tensor]]
 
-
-class Histories(NamedTuple):
-    """What `train_many` leaves behind: losses [members, steps], and diverged_at for each member."""
-
-    losses: Tensor
-    diverged_at: list[int | None]
+OPTIMIZERS = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
 
 
-def train_many(
+def train(
     models: Sequence[nn.Module],
     inputs: Tensor,
     targets: Tensor,
     *,
-    steps: int,
-    learning_rate: float | Sequence[float],
-    optimizer: str = "adam",
-    warmup: int | Sequence[int] = 0,
-    batch_size: int | None = None,
-    seed: int | Sequence[int] = 0,
     loss: Loss = cross_entropy,
-    bound: float = BOUND,
-    adjust: Adjust | None = None,
+    **options,
 ) -> Histories:
-    """Train same-shaped models in place, all at once; arguments as at the top of `lab.training`.
+    """Train same-shaped models in place, all at once, on one data set.
 
-    `learning_rate`, `warmup` and `seed` are one for all or one a member. With one seed all members
-    see the same batches, which is also quicker. A member that diverges keeps its last weights
-    while the others go on. `adjust(parameters, gradients)` may return other gradients, clipped ones
-    say; both are dicts by parameter name, of tensors [members, …].
+    Args:
+        models: separate objects of one architecture.
+        inputs: [n, …].
+        targets: [n, …].
+        loss: maps (outputs, targets) to a scalar.
+        options: those of `Ensemble.train`. What a member may have of its own is given as one for
+            all or as one each. Only `steps`, and `learning_rate` or `groups`, must be given.
+
+            steps             number of updates
+            learning_rate     after the warmup; one for all or one each
+            groups            in its place: for each member a list of parameter groups, as
+                              `torch.optim` takes them, over all parameters of that member
+            optimizer         "adam" or "sgd" (without momentum), with PyTorch's defaults
+            warmup            step t = 0, 1, … uses the rate times min(1, (t + 1) / warmup); 0 for
+                              none; one for all or one each
+            batch_size        examples a step; None takes all of them
+            seed              of the batches; with one for all, all see the same: that is quicker
+            bound             a loss above it, or one that is not finite, is a divergence: that
+                              member keeps its weights while the others go on
+            adjust            maps (parameters, gradients), by name and [members, …] each, to
+                              other gradients: clipped ones, say
+            watch             is called with the ensemble before each step
 
     Raises: ValueError when an argument is out of range or the models differ in their parameters.
     """
-    members = len(models)
-    rates = one_each("learning_rate", learning_rate, members)
-    warmups = one_each("warmup", warmup, members)
-    check_arguments(inputs, targets, steps, rates, warmups, optimizer)
-    batches, axis = _batches(len(inputs), batch_size, steps, seed, members)
-    weights, parameters, fixed = stack_members(models)
-    losses_of = vmap(loss_of_one(models[0], loss), in_dims=(0, 0, axis, axis))
-
-    def gradient_at(step: int) -> tuple[Tensor, Tensor]:
-        chosen = ... if batch_size is None else batches[step].to(inputs.device)
-        values = losses_of(parameters, fixed, inputs[chosen], targets[chosen])
-        return values.detach(), member_gradients(values, parameters, adjust)
-
-    def rates_at(step: int) -> list[float]:
-        return [rate * warmup_factor(step, w) for rate, w in zip(rates, warmups, strict=True)]
-
-    found = descend(weights, gradient_at, rates_at, steps=steps, optimizer=optimizer, bound=bound)
-    unstack_members(models, parameters, fixed)
+    ensemble = Ensemble(models, loss)
+    found = ensemble.train(inputs, targets, **options)
+    ensemble.unstack()
     return found
 
 
-def descend(
-    weights: Tensor,
-    gradient_at: Callable[[int], tuple[Tensor, Tensor]],
-    rates_at: Callable[[int], Sequence[float]],
-    *,
-    steps: int,
-    optimizer: str,
-    bound: float = BOUND,
-) -> Histories:
-    """Move all members' weights [members, P], in place, down their gradients.
+class Ensemble:
+    """Same-shaped models as one: their weights in a matrix, their losses by `torch.func.vmap`.
 
-    `gradient_at(step)` gives losses [members] and gradients [members, P], `rates_at(step)` a rate a
-    member. A member whose loss is above `bound` keeps its weights from then on.
+    Attributes:
+        models: the members, put into training mode.
+        weights: [members, P], all trainable weights, copied. Change them in place only.
+        gradient: [members, P], what `differentiate` found last.
+        parameters: the weights by name, [members, …] each, views into `weights`.
+        fixed: copies of the frozen parameters and the buffers, [members, …] each.
+
+    Raises: ValueError when the models differ, are one object twice, or have nothing to train.
     """
-    check_perturbed()
-    members = len(weights)
-    descent = Adam(weights) if optimizer == "adam" else Sgd()
-    losses = weights.new_full((steps, members), math.nan)
-    alive = torch.ones(members, dtype=torch.bool, device=weights.device)
-    for step in progress(steps, f"training {members} models"):
-        values, gradient = gradient_at(step)
-        losses[step] = values.masked_fill(~alive, math.nan)
-        alive = alive & (losses[step] <= bound)
-        if not alive.any():
-            break
-        rates = weights.new_tensor(rates_at(step))[:, None]
-        weights -= descent.change(gradient, rates).masked_fill(~alive[:, None], 0.0)
-    losses = losses.T.double().cpu()
-    return Histories(losses, [diverged_at(member, bound) for member in losses])
+
+    def __init__(self, models: Sequence[nn.Module], loss: Loss = cross_entropy) -> None:
+        self.models = list(models)
+        states = states_of(self.models)
+        stacked = {name: torch.stack([s[name].detach() for s in states]) for name in states[0]}
+        names = [name for name, value in states[0].items() if value.requires_grad]
+        if not names:
+            raise ValueError("models must have parameters to train, got none")
+        parts = {name: stacked.pop(name) for name in names}
+        flat = [part.reshape(len(part), -1) for part in parts.values()]
+        ends = itertools.accumulate((part.shape[1] for part in flat), initial=0)
+        self.weights, self.fixed = torch.cat(flat, dim=1), stacked
+        self.gradient = torch.zeros_like(self.weights)
+        self.columns = dict(zip(names, itertools.pairwise(ends), strict=True))
+        self.parameters = {
+            name: self.weights[:, start:stop].view(parts[name].shape).detach().requires_grad_()
+            for name, (start, stop) in self.columns.items()
+        }
+        self.loss_of = loss_of_one(self.models[0], loss)
+
+    def losses(self, inputs: Tensor, targets: Tensor, own: bool = False) -> Tensor:
+        """Return each member's loss [members] on data [n, …], or on its `own`, [members, n, …]."""
+        axis = 0 if own else None
+        losses_of = vmap(self.loss_of, in_dims=(0, 0, axis, axis))
+        return losses_of(self.parameters, self.fixed, inputs, targets)
+
+    def differentiate(self, losses: Tensor, adjust: Adjust | None = None) -> Tensor:
+        """Keep in `gradient` each member's loss by its own weights; return the losses, detached.
+
+        No member's weights enter another's loss, so the gradient of the sum holds them all.
+        `adjust` as in `train`.
+        """
+        named = self.parameters
+        parts = torch.autograd.grad(losses.sum(), list(named.values()), materialize_grads=True)
+        if adjust is not None:
+            parts = adjust(named, dict(zip(named, parts, strict=True))).values()
+        torch.cat([part.reshape(len(losses), -1) for part in parts], dim=1, out=self.gradient)
+        return losses.detach()
+
+    def train(
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        *,
+        steps: int,
+        learning_rate: float | Sequence[float] | None = None,
+        groups: Sequence[Groups] | None = None,
+        optimizer: str = "adam",
+        warmup: int | Sequence[int] = 0,
+        batch_size: int | None = None,
+        seed: int | Sequence[int] = 0,
+        bound: float = BOUND,
+        adjust: Adjust | None = None,
+        watch: Callable[["Ensemble"], Any] | None = None,
+    ) -> Histories:
+        """Train all members, as `train` explains; the models themselves change by `unstack`."""
+        require_size("steps", steps)
+        if len(inputs) != len(targets) or not len(inputs):
+            got = f"{len(inputs)} and {len(targets)}"
+            raise ValueError(f"inputs and targets must be as many, got {got}")
+        if groups is None:
+            groups = self.plain_groups(learning_rate, warmup)
+        descent, rows = self.optimizer(optimizer, groups)
+        own = not isinstance(seed, int) and batch_size is not None
+        batches = self.batches(len(inputs), batch_size, steps, seed).to(inputs.device)
+
+        def losses_at(step: int) -> Tensor:
+            if watch is not None:
+                watch(self)
+            chosen = ... if batch_size is None else batches[step]
+            return self.differentiate(self.losses(inputs[chosen], targets[chosen], own), adjust)
+
+        return descend(descent, losses_at, steps=steps, rows=rows, bound=bound)
+
+    def optimizer(
+        self, name: str, groups: Sequence[Groups]
+    ) -> tuple[Optimizer, list[list[Tensor]]]:
+        """Return an optimizer of all members, and the tensors that it moves, by member."""
+        require_choice("optimizer", name, OPTIMIZERS)
+        if len(groups) != len(self.models):
+            raise ValueError(
+                f"groups must be one list a model, got {len(groups)} for {len(self.models)}"
+            )
+        chosen = [self.rows_of(member, own) for member, own in enumerate(groups)]
+        rows = [[row for group in own for row in group["params"]] for own in chosen]
+        return OPTIMIZERS[name](join_alike(chosen), lr=1.0, fused=True), rows
+
+    def rows_of(self, member: int, groups: Groups) -> list[dict[str, Any]]:
+        """Return a member's parameter groups with rows of `weights` in place of its parameters.
+
+        What stands side by side in a group is one row: an optimizer pays by the tensor.
+        """
+        named = {id(p): n for n, p in self.models[member].named_parameters() if p.requires_grad}
+        given = [id(parameter) for group in groups for parameter in group["params"]]
+        if sorted(given) != sorted(named):
+            raise ValueError(f"groups[{member}] must hold the parameters of models[{member}]")
+        found = []
+        for group in groups:
+            spans = join_spans(self.columns[named[id(parameter)]] for parameter in group["params"])
+            rows = [nn.Parameter(self.weights[member, start:stop]) for start, stop in spans]
+            for row, (start, stop) in zip(rows, spans, strict=True):
+                row.grad = self.gradient[member, start:stop]
+            found.append({**group, "params": rows})
+        return found
+
+    def plain_groups(self, rates: Any, warmups: Any) -> list[Groups]:
+        """Return a group of all its parameters for each member."""
+        members = len(self.models)
+        rates, warmups = (
+            one_each("learning_rate", rates, members),
+            one_each("warmup", warmups, members),
+        )
+        for rate, warmup in zip(rates, warmups, strict=True):
+            require_positive("learning_rate", rate)
+            require_size("warmup", warmup, low=0)
+        return [
+            plain_group(model, rate, warmup)
+            for model, rate, warmup in zip(self.models, rates, warmups, strict=True)
+        ]
+
+    def batches(self, examples: int, batch_size: int | None, steps: int, seed: Any) -> Tensor:
+        """Choose the examples of each step: [steps, B], or [steps, members, B] with a seed each."""
+        if isinstance(seed, int):
+            return batch_indices(examples, batch_size, steps, seed)
+        seeds = one_each("seed", seed, len(self.models))
+        own = [batch_indices(examples, batch_size, steps, one) for one in seeds]
+        return torch.stack(own, dim=1)
+
+    def unstack(self) -> None:
+        """Copy weights and buffers back into the members."""
+        for index, model in enumerate(self.models):
+            own = dict(model.named_parameters()) | dict(model.named_buffers())
+            for name, values in (self.parameters | self.fixed).items():
+                own[name].detach().copy_(values[index].detach())
 
 
-def stack_members(
-    models: Sequence[nn.Module],
-) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
-    """Gather the members' weights in one matrix [members, P], and what else they hold.
+# --- its parts ---
 
-    Returns the matrix, the trainable parameters as views into it by name, [members, …] each, and
-    copies of the frozen parameters and the buffers, [members, …] each.
-    """
+
+def plain_group(model: nn.Module, lr: float, warmup: int = 0) -> list[dict[str, Any]]:
+    """Put all parameters that are trained into one group: one rate for all."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return [{"params": trained, "lr": lr, "warmup": warmup}]
+
+
+def join_alike(groups: Sequence[Groups]) -> list[dict[str, Any]]:
+    """Join the groups of all members whose options are alike: an optimizer pays by the group."""
+    found: dict[str, dict[str, Any]] = {}
+    for group in itertools.chain.from_iterable(groups):
+        options = {name: value for name, value in group.items() if name != "params"}
+        joined = found.setdefault(repr(sorted(options.items())), {**options, "params": []})
+        joined["params"] += group["params"]
+    return list(found.values())
+
+
+def join_spans(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Join the spans (start, stop) that touch."""
+    found: list[tuple[int, int]] = []
+    for start, stop in sorted(spans):
+        if found and found[-1][1] == start:
+            start = found.pop()[0]
+        found.append((start, stop))
+    return found
+
+
+def states_of(models: Sequence[nn.Module]) -> list[dict[str, Tensor]]:
+    """Return the parameters and buffers of separate models of one architecture, by name."""
+    if not models or len({id(model) for model in models}) < len(models):
+        raise ValueError("models must be separate objects, got none, or one of them twice")
     states = [dict(model.named_parameters()) | dict(model.named_buffers()) for model in models]
-    _check_alike(models, states)
-    for model in models:
-        model.train()
-    stacked = {name: torch.stack([s[name].detach() for s in states]) for name in states[0]}
-    trainable = [name for name, value in states[0].items() if value.requires_grad]
-    if not trainable:
-        raise ValueError("models must have parameters to train, got none")
-    weights = torch.cat([stacked[name].reshape(len(models), -1) for name in trainable], dim=1)
-    parameters, start = {}, 0
-    for name in trainable:
-        shape = stacked.pop(name).shape
-        columns = weights.narrow(1, start, shape[1:].numel())
-        parameters[name] = columns.unflatten(1, shape[1:]) if shape[1:] else columns.squeeze(1)
-        parameters[name] = parameters[name].detach().requires_grad_()
-        start += shape[1:].numel()
-    return weights, parameters, stacked
-
-
-def _check_alike(models: Sequence[nn.Module], states: list[dict[str, Tensor]]) -> None:
-    """Raise ValueError unless the models are separate objects of one architecture."""
-    if len({id(model) for model in models}) < len(models):
-        raise ValueError("models must be separate objects, got one of them twice")
     shapes = [{name: value.shape for name, value in state.items()} for state in states]
     for index, model in enumerate(models):
+        model.train()
         # the printed form tells placements and activations apart, which have no weights
         if shapes[index] != shapes[0] or str(model) != str(models[0]):
             raise ValueError(
                 f"models must have one architecture, models[{index}] differs from models[0]"
             )
-
-
-def unstack_members(models: Sequence[nn.Module], *states: dict[str, Tensor]) -> None:
-    """Copy the stacked tensors [members, …] back into the members."""
-    for index, model in enumerate(models):
-        own = dict(model.named_parameters()) | dict(model.named_buffers())
-        for state in states:
-            for name, values in state.items():
-                own[name].detach().copy_(values[index].detach())
+    return states
 
 
 def loss_of_one(model: nn.Module, loss: Loss) -> Callable[..., Tensor]:
@@ -170,71 +265,10 @@ def loss_of_one(model: nn.Module, loss: Loss) -> Callable[..., Tensor]:
     return loss_of
 
 
-def member_gradients(
-    values: Tensor, parameters: dict[str, Tensor], adjust: Adjust | None = None
-) -> Tensor:
-    """Differentiate each member's loss [members] by its own weights: [members, P].
-
-    No member's weights enter another's loss, so the gradient of the sum holds them all. `adjust` as
-    in `train_many`.
-    """
-    parts = torch.autograd.grad(values.sum(), list(parameters.values()), materialize_grads=True)
-    if adjust is not None:
-        parts = adjust(parameters, dict(zip(parameters, parts, strict=True))).values()
-    return torch.cat([part.reshape(len(values), -1) for part in parts], dim=1)
-
-
-def _batches(
-    examples: int, batch_size: int | None, steps: int, seed: int | Sequence[int], members: int
-) -> tuple[Tensor, int | None]:
-    """Draw batches [steps, B], or [steps, members, B] with a seed each; and the members' axis."""
-    if isinstance(seed, int):
-        return batch_indices(examples, batch_size, steps, seed), None
-    seeds = one_each("seed", seed, members)
-    batches = [batch_indices(examples, batch_size, steps, own) for own in seeds]
-    return torch.stack(batches, dim=1), None if batch_size is None else 0
-
-
-class Sgd:
-    """Gradient descent on all members at once: θ ← θ − rate · gradient."""
-
-    def change(self, gradient: Tensor, rate: Tensor) -> Tensor:
-        """Return what to subtract from the weights [members, P], at rate [members, 1]."""
-        return rate * gradient
-
-
-class Adam:
-    """Adam on all members at once, row i of every matrix [members, P] being member i.
-
-    Source: Kingma & Ba 2015 (arXiv 1412.6980), Algorithm 1; ε outside the root, as in PyTorch.
-    """
-
-    def __init__(self, weights: Tensor) -> None:
-        self.mean = torch.zeros_like(weights)
-        self.square = torch.zeros_like(weights)
-        self.steps = 0
-
-    def change(self, gradient: Tensor, rate: Tensor) -> Tensor:
-        """Return what to subtract from the weights [members, P], at rate [members, 1]."""
-        self.steps += 1
-        first, second = BETAS
-        self.mean.lerp_(gradient, 1 - first)
-        self.square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
-        mean = self.mean / (1 - first**self.steps)
-        root = (self.square / (1 - second**self.steps)).sqrt_().add_(EPSILON)
-        return mean.div_(root).mul_(rate)
-
-
-def diverged_at(losses: Tensor, bound: float) -> int | None:
-    """Find the first step whose loss is above the bound or not finite."""
-    beyond = (~(losses <= bound)).nonzero()
-    return int(beyond[0]) if len(beyond) else None
-
-
 def one_each(name: str, value: Any, members: int) -> list:
     """Give every member its value: `value` is one for all, or a sequence of one each."""
     value = value.tolist() if hasattr(value, "tolist") else value
     values = list(value) if isinstance(value, Sequence) else [value] * members
-    if len(values) != members or not members:
+    if len(values) != members:
         raise ValueError(f"{name} must have one entry for each of {members} models, got {value!r}")
     return values

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from PIL import Image
 
-from normbook.lab.values import significant
+from normbook.lab.claims import significant
 
 WIDTH = 6.4  # inches: a column of text on a screen, and still legible at 360 pixels
 

@@ -1,6 +1,6 @@
 """The networks that the book probes and trains, assembled from the engine's layers.
 
-Both keep their layers in `blocks`, which is where the probes look. `build` makes any of them
+All keep their layers in `blocks`, which is where the probes look. `build` makes any of them
 reproducible: float64 weights, drawn on the CPU from one seed.
 """
 
@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import normalization as nz
-from normbook.lab.device import pick_device
-from normbook.lab.session import change_weights_
+from normbook.engine.checks import require_choice, require_size
+from normbook.lab.session import change_weights_, pick_device
 
 NORMS = {"batch": nz.BatchNorm, "layer": nz.LayerNorm, "rms": nz.RMSNorm}
 ACTIVATIONS = {"linear": nn.Identity, "relu": nn.ReLU, "tanh": nn.Tanh}
@@ -79,7 +79,13 @@ def initialize_(model: nn.Module, rule: str | float, nonlinearity: str = "linear
     return model
 
 
-# --- deep MLP ---
+def require_sizes(**sizes: int) -> None:
+    """Raise unless every size is a whole number of at least 1."""
+    for name, size in sizes.items():
+        require_size(name, size)
+
+
+# --- MLPs ---
 
 
 class MLP(nn.Module):
@@ -118,10 +124,9 @@ class MLP(nn.Module):
         init: str | float = "default",
     ) -> None:
         super().__init__()
-        _require_sizes(inputs=inputs, width=width, depth=depth, outputs=outputs)
-        _require_name("activation", activation, ACTIVATIONS)
-        if norm is not None:
-            _require_name("norm", norm, NORMS)
+        require_sizes(inputs=inputs, width=width, depth=depth, outputs=outputs)
+        require_choice("activation", activation, ACTIVATIONS)
+        require_choice("norm", norm, [None, *NORMS])
         self.stem = nn.Linear(inputs, width)
         self.blocks = nn.ModuleList(_layer(width, activation, norm, residual) for _ in range(depth))
         self.head = nn.Linear(width, outputs)
@@ -144,6 +149,54 @@ def _layer(width: int, activation: str, norm: str | None, residual: bool) -> nn.
     linear = nn.Linear(width, width, bias=norm != "batch")
     branch = nn.Sequential(linear, *norms, ACTIVATIONS[activation]())
     return nz.Residual(branch, placement="none") if residual else branch
+
+
+class ResidualMLP(nn.Module):
+    """A stem, `depth` residual blocks of any recipe, a norm, a head; `block` is the recipe.
+
+    Shapes: input [n, …] with `inputs` values an example, output [n, outputs]; without `inputs`
+    there is neither stem nor head, and both are [n, width].
+
+    Args:
+        block: maps the number of a block, from 0, to a module that maps [n, width] to [n, width]:
+            an `nz.Residual` with its norm and scale, an `nz.NFResidual`, or another.
+        width: of the stream.
+        depth: number of blocks.
+        inputs: values of one example.
+        outputs: classes.
+        stem: the map to the stream; PyTorch's linear layer if None.
+        norm: stands before the head.
+
+    Raises: ValueError on a size below 1.
+    """
+
+    def __init__(
+        self,
+        block: Callable[[int], nn.Module],
+        *,
+        width: int,
+        depth: int,
+        inputs: int | None = None,
+        outputs: int | None = None,
+        stem: nn.Module | None = None,
+        norm: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        require_sizes(width=width, depth=depth)
+        has_ends = inputs is not None
+        if has_ends:
+            require_sizes(inputs=inputs, outputs=outputs)
+        self.stem = stem or (nn.Linear(inputs, width) if has_ends else nn.Identity())
+        self.blocks = nn.ModuleList(block(index) for index in range(depth))
+        self.norm = norm or nn.Identity()
+        self.head = nn.Linear(width, outputs) if has_ends else nn.Identity()
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Flatten each example; stem, blocks, norm, head."""
+        x = self.stem(input.flatten(1))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
 
 
 # --- Transformer ---
@@ -196,10 +249,9 @@ class Transformer(nn.Module):
         **block,
     ) -> None:
         super().__init__()
-        _require_sizes(dim=dim, depth=depth, outputs=outputs, length=length)
+        require_sizes(dim=dim, depth=depth, outputs=outputs, length=length)
         make_norm, final_norm = _norm_choice(norm, placement, final_norm)
-        if pool not in (None, "mean"):
-            raise ValueError(f"pool must be None or 'mean', got {pool!r}")
+        require_choice("pool", pool, [None, "mean"])
         self.pool = pool
         self.embedding = _embedding(vocabulary, features, dim)
         self.positions = nn.Parameter(0.02 * torch.randn(length, dim))
@@ -226,39 +278,6 @@ class Transformer(nn.Module):
         return self.head(x.mean(-2) if self.pool == "mean" else x)
 
 
-def xiong_init_(model: Transformer) -> Transformer:
-    """Draw the weights anew as Xiong et al. assume them in Lemma 2 and Theorem 1.
-
-    Per block one head with W_Q = W_K = 0, so that attention is the plain average; W_V, and both
-    d × d matrices of the feed-forward network, from N(0, 1/d) (Xavier); biases 0. Their single head
-    has no output matrix: here it is the identity. The input is x₀ ~ N(0, I_d) without positions:
-    symbols are embedded by a table from N(0, 1), real-valued tokens (features = dim) enter as they
-    are. The head is Xavier.
-
-    Raises:
-        ValueError: the model has more than one head, hidden != dim or features != dim.
-
-    Source: Xiong et al. 2020 (arXiv 2002.04745), section 3.3.
-    """
-    with torch.no_grad():
-        initialize_(model, "xavier")
-        model.positions.zero_()
-        dim = model.positions.shape[1]
-        if isinstance(model.embedding, nn.Linear):
-            _require_equal("features", model.embedding.in_features, dim)
-            nn.init.eye_(model.embedding.weight)
-        else:
-            nn.init.normal_(model.embedding.weight)
-        for block in model.blocks:
-            attention, feed_forward = block.attention.branch, block.feed_forward.branch
-            _require_equal("heads", attention.heads, 1)
-            _require_equal("hidden", feed_forward.up.out_features, dim)
-            attention.query.weight.zero_()
-            attention.key.weight.zero_()
-            nn.init.eye_(attention.output.weight)
-    return model
-
-
 def _embedding(vocabulary: int | None, features: int | None, dim: int) -> nn.Module:
     """Make a table for symbols, or a linear layer for real-valued tokens."""
     if (vocabulary is None) == (features is None):
@@ -267,9 +286,9 @@ def _embedding(vocabulary: int | None, features: int | None, dim: int) -> nn.Mod
             f"got vocabulary={vocabulary}, features={features}"
         )
     if vocabulary is not None:
-        _require_sizes(vocabulary=vocabulary)
+        require_size("vocabulary", vocabulary)
         return nn.Embedding(vocabulary, dim)
-    _require_sizes(features=features)
+    require_size("features", features)
     return nn.Linear(features, dim)
 
 
@@ -279,9 +298,8 @@ def _norm_choice(
     """Decide what makes a norm, and whether one stands before the head."""
     if isinstance(norm, str):
         # BatchNorm takes its channels from axis 1, where a Transformer has its positions.
-        known = {name: NORMS[name] for name in ("layer", "rms")}
-        _require_name("norm", norm, known)
-        norm = known[norm]
+        require_choice("norm", norm, ["layer", "rms"])
+        norm = NORMS[norm]
     if final_norm is None:
         final_norm = norm is not None and placement != "post"
     if norm is None and (final_norm or placement != "none"):
@@ -289,22 +307,3 @@ def _norm_choice(
             f"norm must be given with placement={placement!r} and final_norm={final_norm}, got None"
         )
     return norm, final_norm
-
-
-def _require_sizes(**sizes: int) -> None:
-    """Raise ValueError unless every size is a whole number of at least 1."""
-    for name, size in sizes.items():
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise ValueError(f"{name} must be a whole number of at least 1, got {size!r}")
-
-
-def _require_name(argument: str, name: str, known: dict) -> None:
-    """Raise ValueError unless `name` is one of those known."""
-    if name not in known:
-        raise ValueError(f"{argument} must be one of {', '.join(map(repr, known))}, got {name!r}")
-
-
-def _require_equal(name: str, value: int, expected: int) -> None:
-    """Raise ValueError unless Xiong et al.'s setting has this size."""
-    if value != expected:
-        raise ValueError(f"{name} must be {expected} in Xiong et al.'s setting, got {value}")

@@ -1,4 +1,7 @@
-"""How every chapter begins: in float64, on one thread; and how a test changes all that is drawn."""
+"""How every chapter begins: float64, one thread, one device, one style; and how it draws.
+
+A test changes all that is drawn: so one sees whether a notebook's digits depend on rounding.
+"""
 
 import functools
 import os
@@ -36,6 +39,38 @@ def begin() -> None:
     changed = 0
     if amount():
         perturb_draws()
+
+
+def pick_device() -> torch.device:
+    """Pick the device of all training and probing: CUDA when there is one, else the CPU.
+
+    The environment variable `NORMBOOK_DEVICE` ("cpu", "cuda" or "cuda:N") overrules the choice.
+    The book computes in float64, so only devices that have it are accepted.
+
+    Raises:
+        ValueError: `NORMBOOK_DEVICE` names no such device, or one that this machine lacks.
+    """
+    wanted = os.environ.get("NORMBOOK_DEVICE", "").strip()
+    if not wanted:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    kind, _, index = wanted.partition(":")
+    if kind not in ("cpu", "cuda") or (":" in wanted and not (kind == "cuda" and index.isdigit())):
+        raise ValueError(f"NORMBOOK_DEVICE must be 'cpu', 'cuda' or 'cuda:N', got {wanted!r}")
+    if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
+        raise ValueError(
+            f"NORMBOOK_DEVICE must be on this machine, which has {torch.cuda.device_count()} "
+            f"CUDA devices, got {wanted!r}"
+        )
+    return torch.device(wanted)
+
+
+def draw(seed: int, *shape: int) -> Tensor:
+    """Draw standard normal numbers of this shape, in float64 on the CPU, from `seed` alone."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+# --- how a test changes what is drawn ---
 
 
 def amount() -> float:

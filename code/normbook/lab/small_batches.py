@@ -98,7 +98,7 @@ def train_at(
 ) -> list[nn.Module]:
     """Train a `DigitsCNN` for each seed, all at once; a seed draws the weights and the batches."""
     members = [models.build(lambda: DigitsCNN(norm), seed) for seed in seeds]
-    ensembles.train_many(
+    ensembles.train(
         members,
         digits.train_inputs,
         digits.train_targets,
@@ -111,7 +111,7 @@ def train_at(
     return members
 
 
-def wrong(members: Sequence[nn.Module], digits: Split) -> Tensor:
+def percent_wrong(members: Sequence[nn.Module], digits: Split) -> Tensor:
     """Return the percentage of test images that each member gets wrong in evaluation: [members]."""
     scores = [training.evaluate(m, digits.test_inputs, digits.test_targets) for m in members]
     return torch.tensor([100 * (1 - score.accuracy) for score in scores])

@@ -1,52 +1,34 @@
-"""Training: one short loop, and what may be said of a run.
+"""The one descent of the book, and what may be said of a run.
 
-`train` trains one model with `torch.optim`; `ensembles.train_many` trains a list of same-shaped
-models at once, over seeds and rates. Both train in place and take the same words:
-
-    inputs, targets   [n, …], one data set; `loss` compares the model's outputs with the targets
-    steps             number of updates
-    learning_rate     after the warmup
-    optimizer         "adam" or "sgd" (without momentum), with PyTorch's defaults
-    warmup            step t = 0, 1, … uses the rate times min(1, (t + 1) / warmup); 0 for none
-    batch_size        examples a step, in an order drawn from `seed`; None takes all of them
-    loss              maps (outputs, targets) to a scalar; cross-entropy unless given
-    bound             a loss above it, or one that is not finite, is a divergence and ends the run
-
-Histories are float64 tensors on the CPU.
+`ensembles.train` trains many models by it. Histories are float64 tensors on the CPU.
 """
 
-import copy
 import math
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-
-from normbook.lab.models import perturb_
-from normbook.lab.values import significant
+from torch.optim import Optimizer
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
-OPTIMIZERS = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
 BOUND = 1e3  # nats: far above any loss that a run comes back from
 
 
-class History(NamedTuple):
-    """What `train` leaves behind.
+class Histories(NamedTuple):
+    """What a training leaves behind.
 
     Attributes:
-        losses: [steps], the loss before each step; NaN after the step at which the run diverged.
-        diverged_at: the step whose loss was not finite or above the bound, or None.
-        watched: what `watch(model)` returned before each step, if it was given.
+        losses: [members, steps], before each step; NaN after the step at which a member diverged.
+        diverged_at: for each member the step whose loss was not finite or above the bound, or None.
     """
 
     losses: Tensor
-    diverged_at: int | None
-    watched: list[Any]
+    diverged_at: list[int | None]
 
 
 class Score(NamedTuple):
@@ -71,53 +53,49 @@ def mean_square(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs - targets).square().mean()
 
 
-# --- one model ---
+# --- training ---
 
 
-def train(
-    model: nn.Module,
-    inputs: Tensor,
-    targets: Tensor,
+def descend(
+    optimizer: Optimizer,
+    losses_at: Callable[[int], Tensor],
     *,
     steps: int,
-    learning_rate: float,
-    optimizer: str = "adam",
-    warmup: int = 0,
-    batch_size: int | None = None,
-    seed: int = 0,
-    loss: Loss = cross_entropy,
-    bound: float = BOUND,
-    watch: Callable[[nn.Module], Any] | None = None,
-) -> History:
-    """Train `model` in place; the arguments are explained at the top of this module.
+    rows: Sequence[Sequence[Tensor]] = (),
+    bound: float = math.inf,
+) -> Histories:
+    """Take steps with any optimizer of `torch.optim`: the one descent of the book.
 
-    `watch` is called with the model before each step, and what it returns is kept.
-
-    Raises: ValueError when an argument is out of range.
+    `losses_at(step)` returns the losses [members] before a step, and leaves their gradients where
+    the optimizer looks for them. `rows` are what it moves, by member: a member whose loss is above
+    `bound`, or not finite, keeps them from then on. Without rows all go on. A parameter group may
+    have a `warmup`, as `train` explains.
     """
-    check_arguments(inputs, targets, steps, [learning_rate], [warmup], optimizer)
-    batches = batch_indices(len(inputs), batch_size, steps, seed).to(inputs.device)
-    descent = OPTIMIZERS[optimizer](model.parameters(), lr=learning_rate, fused=True)
-    losses, watched = torch.full((steps,), math.nan, dtype=torch.float64), []
-    model.train()
+    rates = [group["lr"] for group in optimizer.param_groups]
+    losses, alive = None, None
     for step in progress(steps, "training"):
-        if watch is not None:
-            watched.append(watch(model))
-        chosen = ... if batch_size is None else batches[step]
-        value = loss(model(inputs[chosen]), targets[chosen])
-        losses[step] = value.item()
-        if not losses[step] <= bound:
-            return History(losses, step, watched)
-        descent.param_groups[0]["lr"] = learning_rate * warmup_factor(step, warmup)
-        descent.zero_grad()
-        value.backward()
-        descent.step()
-    return History(losses, None, watched)
+        values = losses_at(step)
+        if losses is None:
+            losses = values.new_full((steps, len(values)), math.nan)
+            alive = torch.ones_like(values, dtype=torch.bool)
+        losses[step] = values.masked_fill(~alive, math.nan)
+        alive = alive & (losses[step] <= bound)
+        if not alive.any():
+            break
+        for lost in (~alive).nonzero().flatten() if rows else ():
+            for row in rows[lost]:
+                row.grad = None  # which an optimizer passes over
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate * min(1.0, (step + 1) / max(1, group.get("warmup", 0)))
+        optimizer.step()
+    losses = losses.T.double().cpu()
+    return Histories(losses, [diverged_at(member, bound) for member in losses])
 
 
-def warmup_factor(step: int, warmup: int) -> float:
-    """Return the share of the rate at `step`, counted from 0: min(1, (step + 1) / warmup)."""
-    return min(1.0, (step + 1) / warmup) if warmup else 1.0
+def diverged_at(losses: Tensor, bound: float) -> int | None:
+    """Find the first step whose loss is above the bound or not finite."""
+    beyond = (~(losses <= bound)).nonzero()
+    return int(beyond[0]) if len(beyond) else None
 
 
 def batch_indices(examples: int, batch_size: int | None, steps: int, seed: int) -> Tensor:
@@ -135,6 +113,30 @@ def batch_indices(examples: int, batch_size: int | None, steps: int, seed: int) 
     return order[: steps * batch_size].reshape(steps, batch_size)
 
 
+def progress(steps: int, label: str) -> Iterator[int]:
+    """Count 0 … steps − 1; redraw a line on stderr where a person watches a run of over a second.
+
+    That is a terminal, or Jupyter unless NORMBOOK_STRICT=1 (as it is while recording and testing),
+    so that no recorded output contains it.
+    """
+    in_jupyter = "ipykernel" in sys.modules and os.environ.get("NORMBOOK_STRICT") != "1"
+    watched = in_jupyter or sys.stderr.isatty()
+    next_draw, line = time.monotonic() + 1.0, ""
+    try:
+        for step in range(steps):
+            yield step
+            if watched and time.monotonic() >= next_draw:
+                line = f"{label}: {step + 1} of {steps} steps"
+                print(f"\r{line}", end="", file=sys.stderr, flush=True)
+                next_draw = time.monotonic() + 0.2
+    finally:
+        if line:
+            print(f"\r{' ' * len(line)}\r", end="", file=sys.stderr, flush=True)
+
+
+# --- what may be said of a run ---
+
+
 def evaluate(model: nn.Module, inputs: Tensor, targets: Tensor) -> Score:
     """Measure cross-entropy and accuracy in evaluation mode; the model's mode is put back."""
     was_training = model.training
@@ -144,9 +146,6 @@ def evaluate(model: nn.Module, inputs: Tensor, targets: Tensor) -> Score:
     model.train(was_training)
     correct = outputs.argmax(-1) == targets
     return Score(cross_entropy(outputs, targets).item(), correct.double().mean().item())
-
-
-# --- what may be said of a run ---
 
 
 def classify(
@@ -178,92 +177,3 @@ def classify(
     if not final <= diverges * chance:
         return "diverged"
     return "trains" if final < trains * chance else "at chance"
-
-
-def stable_digits(
-    run: Callable[[Any], Any],
-    models: Any,
-    *,
-    digits: int = 3,
-    relative: float = 1e-12,
-    trials: int = 2,
-) -> bool:
-    """Tell whether the printed digits of a trained number survive a tiny change of the start.
-
-    A number from training may be printed only if they do: training can be chaotic, and then the
-    last bit of a sum, which differs between machines, decides about the first digit of the result.
-
-    Args:
-        run: maps a model, or a list of models, to a number, or a list or tensor of numbers. It is
-            called trials + 1 times, with copies.
-        models: one module or a list of them, with their initial weights.
-        digits: significant digits that are printed.
-        relative: size of the change of every weight.
-        trials: how many changes are tried.
-
-    Raises: ValueError when relative, digits or trials is out of range.
-    """
-    if digits < 1 or trials < 1 or not 0 < relative < 1:
-        raise ValueError(
-            "digits and trials must be at least 1 and relative in (0, 1), "
-            f"got {digits}, {trials}, {relative}"
-        )
-
-    def printed(trial: int) -> list[str]:
-        changed = copy.deepcopy(models)
-        for model in [changed] if isinstance(changed, nn.Module) else changed:
-            perturb_(model, relative if trial else 0.0, seed=trial)
-        numbers = torch.as_tensor(run(changed), dtype=torch.float64).flatten()
-        return [significant(number, digits) for number in numbers.tolist()]
-
-    expected = printed(0)
-    return all(printed(trial) == expected for trial in range(1, trials + 1))
-
-
-# --- shared ---
-
-
-def progress(steps: int, label: str) -> Iterator[int]:
-    """Count 0 … steps − 1; redraw a line on stderr where a person watches a run of over a second.
-
-    That is a terminal, or Jupyter unless NORMBOOK_STRICT=1 (as it is while recording and testing),
-    so that no recorded output contains it.
-    """
-    in_jupyter = "ipykernel" in sys.modules and os.environ.get("NORMBOOK_STRICT") != "1"
-    watched = in_jupyter or sys.stderr.isatty()
-    next_draw, line = time.monotonic() + 1.0, ""
-    try:
-        for step in range(steps):
-            yield step
-            if watched and time.monotonic() >= next_draw:
-                line = f"{label}: {step + 1} of {steps} steps"
-                print(f"\r{line}", end="", file=sys.stderr, flush=True)
-                next_draw = time.monotonic() + 0.2
-    finally:
-        if line:
-            print(f"\r{' ' * len(line)}\r", end="", file=sys.stderr, flush=True)
-
-
-def check_arguments(
-    inputs: Tensor,
-    targets: Tensor,
-    steps: int,
-    rates: Sequence[float],
-    warmups: Sequence[int],
-    optimizer: str,
-) -> None:
-    """Raise ValueError unless the data fit together and the schedule makes sense."""
-    if len(inputs) != len(targets) or not len(inputs):
-        raise ValueError(
-            f"inputs and targets must be as many, got {len(inputs)} and {len(targets)}"
-        )
-    if optimizer not in OPTIMIZERS:
-        raise ValueError(f"optimizer must be 'adam' or 'sgd', got {optimizer!r}")
-    if steps < 1:
-        raise ValueError(f"steps must be at least 1, got {steps}")
-    for rate in rates:
-        if not 0 < rate < math.inf:
-            raise ValueError(f"learning_rate must be a finite number above 0, got {rate}")
-    for warmup in warmups:
-        if warmup < 0:
-            raise ValueError(f"warmup must be at least 0 steps, got {warmup}")

@@ -40,9 +40,10 @@ sys.path.insert(0, str(FOLDER.resolve()))'''
 
 
 def shipped_files() -> list[Path]:
-    """Return what a chapter needs to run, without the press: engine, instruments, claims."""
+    """Return what a chapter needs to run, without the press: engine, lab, studies, claims."""
     code = ROOT / "code"
-    packages = [*code.glob("normbook/engine/*.py"), *code.glob("normbook/lab/*.py")]
+    rooms = ("engine", "lab", "studies")
+    packages = [path for room in rooms for path in code.glob(f"normbook/{room}/**/*.py")]
     claims = Book().claims_json
     return sorted([code / "normalization.py", code / "normbook/__init__.py", *packages, claims])
 

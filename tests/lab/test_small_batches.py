@@ -111,7 +111,7 @@ def test_wrong_counts_the_test_images(digits):
             return torch.eye(10, dtype=torch.float64)[torch.full((len(input),), 3)]
 
     share = (digits.test_targets != 3).double().mean() * 100
-    assert small_batches.wrong([Constant()], digits).item() == pytest.approx(share.item())
+    assert small_batches.percent_wrong([Constant()], digits).item() == pytest.approx(share.item())
 
 
 def test_by_batch_statistics_is_each_batch_in_training_mode(digits):

@@ -8,8 +8,10 @@ import torch
 from torch import Tensor, nn
 
 import normalization as nz
+from normbook.engine.checks import require_choice
 from normbook.lab import probes
 from normbook.lab.ensembles import Adjust
+from normbook.lab.models import ResidualMLP
 
 WIDTH = 32  # of the residual MLP
 RELU_GAIN = nz.variance_gain(torch.relu)
@@ -144,8 +146,8 @@ RECIPES = {
 }
 
 
-class MLP(nn.Module):
-    """A residual MLP for the digits: x + W₂ ReLU(W₁ norm(x)) in each block, norm by `recipe`.
+def residual_mlp(recipe: str, depth: int = 6, alpha: float | None = None) -> ResidualMLP:
+    """Make a residual MLP for the digits: x + W₂ ReLU(W₁ norm(x)) in each block, norm by `recipe`.
 
     "none" has no norm; "NF" has no norm either, but standardized weights in an `nz.NFResidual`.
     `alpha`, if given, is where every DyT starts.
@@ -154,31 +156,21 @@ class MLP(nn.Module):
 
     Raises: ValueError on an unknown recipe.
     """
-
-    def __init__(self, recipe: str, depth: int = 6, alpha: float | None = None) -> None:
-        super().__init__()
-        if recipe not in RECIPES:
-            raise ValueError(f"recipe must be one of {', '.join(RECIPES)}, got {recipe!r}")
-        self.stem = nn.Linear(64, WIDTH)
-        self.blocks = nn.ModuleList()
-        for beta in nz.nf_betas(depth):
-            self.blocks.append(_block(recipe, beta))
-        self.norm = RECIPES[recipe]()
-        self.head = nn.Linear(WIDTH, 10)
-        for layer in (self.stem, self.head):
-            nn.init.normal_(layer.weight, std=layer.in_features**-0.5)
-            nn.init.zeros_(layer.bias)
-        if alpha is not None:
-            for module in self.modules():
-                if isinstance(module, nz.DyT):
-                    nn.init.constant_(module.alpha, alpha)
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Flatten each image; stem, blocks, norm, head."""
-        x = self.stem(input.flatten(1))
-        for block in self.blocks:
-            x = block(x)
-        return self.head(self.norm(x))
+    require_choice("recipe", recipe, RECIPES)
+    betas = nz.nf_betas(depth)
+    model = ResidualMLP(
+        lambda index: _block(recipe, betas[index]),
+        **{"width": WIDTH, "depth": depth, "inputs": 64, "outputs": 10},
+        norm=RECIPES[recipe](),
+    )
+    for layer in (model.stem, model.head):
+        nn.init.normal_(layer.weight, std=layer.in_features**-0.5)
+        nn.init.zeros_(layer.bias)
+    if alpha is not None:
+        for module in model.modules():
+            if isinstance(module, nz.DyT):
+                nn.init.constant_(module.alpha, alpha)
+    return model
 
 
 def _block(recipe: str, beta: float) -> nn.Module:
@@ -204,7 +196,7 @@ def _block(recipe: str, beta: float) -> nn.Module:
 def agc(clip: float, but: Sequence[str] = ("head.weight", "head.bias")) -> Adjust:
     """Clip each unit's gradient of each member, as `nz.adaptive_clip_grad_` does for one model.
 
-    For the argument `adjust` of `ensembles.train_many`. Left alone are the parameters named in
+    For the argument `adjust` of `ensembles.train`. Left alone are the parameters named in
     `but`: the classifier.
     """
 

@@ -13,7 +13,7 @@ from torch.nn.utils import parametrize
 
 import normalization as nz
 from normbook.lab import dispatch, invariances
-from normbook.lab.values import significant
+from normbook.lab.claims import significant
 
 NAMES = "BatchNorm", "LayerNorm", "RMSNorm", "GroupNorm", "InstanceNorm", "WeightNorm", "DyT"
 WIDTH = invariances.SHAPE[2]  # features, the d of the table

@@ -1,7 +1,6 @@
 """How a network starts: the map of the second moment, signals through linear layers, one table.
 
-Everything here looks at a network before training, or right after it; `fixup_nets` has the deep
-residual networks without norms that are then trained.
+And deep residual networks without norms: Fixup, and Fixup with one of its rules left out.
 """
 
 import itertools
@@ -12,7 +11,10 @@ import torch
 from torch import Tensor, nn
 
 import normalization as nz
+from normbook.engine.checks import require_choice
 from normbook.lab import probes, training
+from normbook.lab.ensembles import Adjust
+from normbook.lab.models import ResidualMLP
 
 Rule = Callable[[int, int], float]
 
@@ -144,3 +146,66 @@ def diagnose(model: nn.Module, inputs: Tensor, targets: Tensor, rate: float) -> 
 def _sizes(tensors: Sequence[Tensor]) -> Tensor:
     """Return the root mean square of each tensor: [tensors], on the CPU."""
     return torch.stack([tensor.detach().square().mean().sqrt() for tensor in tensors]).cpu()
+
+
+# --- Fixup ---
+
+LEAVES_OUT = {  # of Fixup's rules, by recipe
+    "fixup": (),
+    "last": ("last",),
+    "classifier": ("classifier",),
+    "depth": ("depth",),
+    "scalars": ("scalars",),
+    "naive": ("last", "classifier", "depth", "scalars"),
+    "batch": ("last", "classifier", "depth", "scalars"),
+}
+
+
+def fixup_mlp(recipe: str, *, inputs: int, width: int, depth: int, outputs: int) -> ResidualMLP:
+    """Make a residual MLP of the engine's `FixupBranch`es, by Fixup or without some of its rules.
+
+    "fixup" follows all rules; "naive" none. The others leave one out: "last" keeps Kaiming's draw
+    in the last layer of each branch; "classifier" in the head; "depth" leaves out the factor
+    L**(-1/2); "scalars" lets the scalars stay at 0 and 1, where `hold_scalars` holds them. "batch"
+    is "naive" with a BatchNorm after each layer of a branch, and without scalars.
+
+    Shapes: input [n, …] with `inputs` values an example, output [n, outputs].
+
+    Raises: ValueError on an unknown recipe.
+    """
+    require_choice("recipe", recipe, LEAVES_OUT)
+    left_out = LEAVES_OUT[recipe]
+    stem = nn.Sequential(nn.Linear(inputs, width), nn.ReLU())
+    model = ResidualMLP(
+        lambda _: nz.Residual(nz.FixupBranch(width), placement="none"),
+        **{"width": width, "depth": depth, "inputs": inputs, "outputs": outputs},
+        stem=stem,
+    )
+    nz.fixup_init_(model, model.head)
+    if "classifier" in left_out:
+        nz.kaiming_normal_(model.head.weight, nonlinearity="linear")
+    for block in model.blocks:
+        first, last = block.branch.layers
+        if "depth" in left_out:
+            with torch.no_grad():
+                first.weight *= depth**0.5
+        if "last" in left_out:
+            nz.kaiming_normal_(last.weight, nonlinearity="linear")
+        if recipe == "batch":
+            norms = [nz.BatchNorm(width, affine=False, track_running_stats=False) for _ in range(2)]
+            block.branch = nn.Sequential(first, norms[0], nn.ReLU(), last, norms[1])
+    return model
+
+
+def hold_scalars(recipes: Sequence[str]) -> Adjust:
+    """Let Fixup's scalars learn only in members whose recipe has them; for `ensembles.train`."""
+    learns = torch.tensor([float("scalars" not in LEAVES_OUT[recipe]) for recipe in recipes])
+
+    def adjust(parameters: dict[str, Tensor], gradients: dict[str, Tensor]) -> dict[str, Tensor]:
+        scalars = {n: g for n, g in gradients.items() if n.endswith(("biases", "multiplier"))}
+        return gradients | {
+            name: gradient * learns.to(gradient).view(-1, *[1] * (gradient.dim() - 1))
+            for name, gradient in scalars.items()
+        }
+
+    return adjust

@@ -12,7 +12,7 @@ from engine_helpers import normal
 from helpers import ROOT
 
 import normalization as nz
-from normbook.lab import kernels
+from normbook.studies.engineering import kernels
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 AVAILABLE = kernels.kernels_available()
@@ -195,7 +195,7 @@ import itertools
 import triton, triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from normbook.lab import kernels_triton
+from normbook.studies.engineering import kernels_triton
 
 names = {"mean": "A", "inverse": "A", "weight_sums": "A", "bias_sums": "A"}
 cases = itertools.product(("fp16", "bf16", "fp32", "fp64"), (True, False), (80, 90), (1, None))
@@ -246,7 +246,7 @@ def test_without_triton_the_module_imports_and_says_what_is_missing():
     program = (
         "import sys; sys.modules['triton'] = None\n"
         "import torch\n"
-        "from normbook.lab import kernels\n"
+        "from normbook.studies.engineering import kernels\n"
         "print(kernels.kernels_available())\n"
         "print(kernels.benchmark())\n"
         "try: kernels.rms_norm(torch.ones(2, 3), 3)\n"

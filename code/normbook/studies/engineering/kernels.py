@@ -35,7 +35,7 @@ class Availability(NamedTuple):
 @cache
 def _kernels():
     """Import the kernels; raise `ImportError` without Triton."""
-    from normbook.lab import kernels_triton
+    from normbook.studies.engineering import kernels_triton
 
     return kernels_triton
 

@@ -9,7 +9,7 @@ import torch
 from engine_helpers import normal
 from helpers import ROOT
 
-from normbook.lab import synced
+from normbook.studies.engineering import synced
 
 TOLERANCE = 1e-12
 SHAPES = {"vectors": (32, 5), "images": (12, 3, 4, 2)}
@@ -157,7 +157,7 @@ def test_a_program_without_a_main_guard_may_call_it():
     program = (
         "print('once')\n"
         "import torch\n"
-        "from normbook.lab import synced\n"
+        "from normbook.studies.engineering import synced\n"
         "x = torch.randn(4, 2, dtype=torch.float64)\n"
         "one = torch.ones(2, dtype=torch.float64)\n"
         "parts = synced.run([synced.Job(x.split(2), x.split(2), one, one)])\n"

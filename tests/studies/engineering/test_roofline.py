@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from normbook.lab import dispatch, roofline
+from normbook.lab import dispatch
+from normbook.studies.engineering import roofline
 
 ROWS, WIDTH = 16, 32
 

@@ -1,10 +1,11 @@
-"""A DeepStack is the engine's Transformer, seed by seed; so are its losses, steps and training."""
+"""Deep Transformers side by side are the engine's own: losses, steps and training."""
 
 import pytest
 import torch
 
 import normalization as nz
-from normbook.lab import data, deep_stacks, models, training
+from normbook.lab import data, models, training
+from normbook.studies import deep_transformers
 
 SEEDS, DEPTH, DIM = 2, 3, 8
 
@@ -24,7 +25,7 @@ def tokens():
 
 def shaken(method):
     """A stack whose every parameter, gains and biases too, is away from its start."""
-    stack = deep_stacks.DeepStack(method, DEPTH, SEEDS, dim=DIM)
+    stack = deep_transformers.DeepTransformers(method, DEPTH, SEEDS, dim=DIM)
     return models.perturb_(moved(stack), 0.1)
 
 
@@ -78,10 +79,10 @@ def fill_block(block, stack, index, seed):
             getattr(residual, name).bias.copy_(own[1])
 
 
-# --- DeepStack ---
+# --- DeepTransformers ---
 
 
-@pytest.mark.parametrize("method", deep_stacks.METHODS)
+@pytest.mark.parametrize("method", deep_transformers.METHODS)
 def test_a_stack_computes_what_the_engine_computes(method, tokens):
     stack = shaken(method)
     logits = stack(tokens[:, :-1])
@@ -100,7 +101,7 @@ def test_the_stream_has_an_entry_for_every_write(tokens):
 
 
 def test_deepnorm_draws_four_matrices_with_gain_beta():
-    stack = deep_stacks.DeepStack("deepnorm", 100, 5, dim=16)
+    stack = deep_transformers.DeepTransformers("deepnorm", 100, 5, dim=16)
     constants = nz.deepnorm_constants(0, 100)
     assert stack.skip_scale == constants.decoder_alpha
     found = stack.matrices.square().mean((0, 2, 3, 4)).sqrt() * 4
@@ -110,22 +111,24 @@ def test_deepnorm_draws_four_matrices_with_gain_beta():
 
 
 def test_scale_multiplies_every_matrix_and_nothing_else():
-    plain, scaled = (deep_stacks.DeepStack("pre", 2, 3, scale=scale) for scale in (1.0, 4.0))
+    plain, scaled = (
+        deep_transformers.DeepTransformers("pre", 2, 3, scale=scale) for scale in (1.0, 4.0)
+    )
     assert torch.allclose(scaled.matrices, 4 * plain.matrices)
     assert torch.equal(scaled.ends["embedding"], plain.ends["embedding"])
 
 
 def test_the_environment_perturbs_the_start(monkeypatch):
-    plain = deep_stacks.DeepStack("pre", 2, 3).matrices
+    plain = deep_transformers.DeepTransformers("pre", 2, 3).matrices
     monkeypatch.setenv("NORMBOOK_PERTURB", "1e-6")
-    change = (deep_stacks.DeepStack("pre", 2, 3).matrices - plain).abs().max()
+    change = (deep_transformers.DeepTransformers("pre", 2, 3).matrices - plain).abs().max()
     assert 0 < change < 1e-4
 
 
 @pytest.mark.parametrize("method", ["none", "deep"])
 def test_an_unknown_method_is_refused(method):
     with pytest.raises(ValueError, match=f"method must be one of .*, got '{method}'"):
-        deep_stacks.DeepStack(method, 2)
+        deep_transformers.DeepTransformers(method, 2)
 
 
 # --- losses, one step, training ---
@@ -133,7 +136,7 @@ def test_an_unknown_method_is_refused(method):
 
 def test_losses_are_each_seeds_own(tokens):
     stack = shaken("output")
-    for seed, loss in enumerate(deep_stacks.losses_of(stack, tokens)):
+    for seed, loss in enumerate(deep_transformers.losses_of(stack, tokens)):
         score = training.evaluate(member(stack, seed), tokens[:, :-1], tokens[:, 1:])
         assert abs(loss.item() - score.loss) < 1e-12
 
@@ -142,7 +145,7 @@ def test_losses_are_each_seeds_own(tokens):
 def test_an_update_is_one_step_of_torch(name, kind, tokens):
     stack, rate = shaken("deepnorm"), 1e-3
     before = [value.clone() for value in stack.parameters()]
-    sizes = deep_stacks.update_sizes(stack, tokens, rate, {"everything": ("",)})
+    sizes = deep_transformers.update_sizes(stack, tokens, rate, {"everything": ("",)})
     assert all(torch.equal(a, b) for a, b in zip(before, stack.parameters(), strict=True))
     for seed in range(SEEDS):
         model = member(stack, seed)
@@ -156,7 +159,7 @@ def test_an_update_is_one_step_of_torch(name, kind, tokens):
 def test_only_the_named_parameters_take_the_step(tokens):
     stack = shaken("pre")
     parts = {"all": ("",), "norms": ("norms",), "rest": ("matrices", "biases", "ends")}
-    sizes = deep_stacks.update_sizes(stack, tokens, 1e-7, parts)
+    sizes = deep_transformers.update_sizes(stack, tokens, 1e-7, parts)
     assert (sizes["sgd", "norms"] > 0).all()
     assert (sizes["sgd", "all"] <= (sizes["sgd", "norms"] + sizes["sgd", "rest"]) * 1.001).all()
     assert not torch.allclose(sizes["sgd", "all"], sizes["sgd", "rest"], rtol=1e-3)
@@ -166,13 +169,17 @@ def test_training_is_that_of_each_seed_alone(tokens):
     stack = shaken("sandwich")
     alone = [member(stack, seed) for seed in range(SEEDS)]
     seen = []
-    losses, watched = deep_stacks.train(
+    losses, watched = deep_transformers.train(
         stack, tokens, steps=4, rate=1e-2, batch_size=3, watch=lambda s: seen.append(s) or 7
     )
     assert watched == [7] * 4
     assert seen == [stack] * 4
     for seed, model in enumerate(alone):
-        history = training.train(
-            model, tokens[:, :-1], tokens[:, 1:], steps=4, learning_rate=1e-2, batch_size=3
-        )
-        assert torch.allclose(losses[seed], history.losses, atol=1e-9)
+        descent = torch.optim.Adam(model.parameters(), lr=1e-2)
+        for step, chosen in enumerate(training.batch_indices(len(tokens), 3, 4, seed=0)):
+            logits = model(tokens[chosen, :-1])
+            loss = torch.nn.functional.cross_entropy(logits.mT, tokens[chosen, 1:])
+            assert losses[seed, step].item() == pytest.approx(loss.item(), abs=1e-9)
+            descent.zero_grad()
+            loss.backward()
+            descent.step()

@@ -1,9 +1,9 @@
 """Deep Transformers of one architecture, a whole row of seeds at once.
 
 `models.Transformer` is built block by block and run seed by seed, which is too slow at hundreds of
-blocks. A `DeepStack` holds the same network with every parameter stacked: one tensor for all blocks
-and seeds. The placements are the engine's own formulas; that the rest computes what the engine
-computes is tested.
+blocks. A `DeepTransformers` holds the same network with every parameter stacked: one tensor for all
+blocks and seeds. The placements are the engine's own formulas; that the rest computes what the
+engine computes is tested.
 """
 
 import math
@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 import normalization as nz
-from normbook.lab.device import pick_device
-from normbook.lab.session import change_weights_
-from normbook.lab.training import batch_indices
+from normbook.engine.checks import require_choice
+from normbook.lab.session import change_weights_, pick_device
+from normbook.lab.training import batch_indices, descend
 
 Branch = Callable[[Tensor, list], Tensor]
 
@@ -24,7 +24,7 @@ QUERY, KEY, VALUE, OUTPUT, UP, DOWN = range(6)
 METHODS = ("deepnorm", *(name for name in nz.PLACEMENTS if name != "none"))
 
 
-class DeepStack(nn.Module):
+class DeepTransformers(nn.Module):
     """Causal language models, one a seed: embedding, positions, blocks, final norm, head.
 
     A block is one head of attention and a feed-forward network of hidden width `dim`, each in an
@@ -59,8 +59,7 @@ class DeepStack(nn.Module):
         scale: float = 1.0,
     ) -> None:
         super().__init__()
-        if method not in METHODS:
-            raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
+        require_choice("method", method, METHODS)
         self.placement = "post" if method == "deepnorm" else method
         self.skip_scale, beta = 1.0, 1.0
         if method == "deepnorm":
@@ -159,14 +158,14 @@ def _feed_forward(x: Tensor, linear: list) -> Tensor:
 # --- what is done with them ---
 
 
-def losses_of(stack: DeepStack, tokens: Tensor) -> Tensor:
+def losses_of(stack: DeepTransformers, tokens: Tensor) -> Tensor:
     """Each seed's cross-entropy in nats, of every next symbol in tokens [n, T + 1]: [S]."""
     log = stack(tokens[:, :-1]).log_softmax(-1)
     targets = tokens[None, :, 1:, None].expand(len(log), -1, -1, 1)
     return -log.gather(-1, targets).mean((1, 2, 3))
 
 
-def gradients(stack: DeepStack, tokens: Tensor) -> dict[str, Tensor]:
+def gradients(stack: DeepTransformers, tokens: Tensor) -> dict[str, Tensor]:
     """Differentiate each seed's own loss by its own parameters, by name."""
     named = dict(stack.named_parameters())
     # no seed's parameters enter another's loss: the gradient of the sum holds them all
@@ -180,7 +179,7 @@ FIRST_STEPS = {"sgd": lambda g: g, "adam": lambda g: g / (g.abs() + 1e-8)}
 
 
 def update_sizes(
-    stack: DeepStack, tokens: Tensor, rate: float, parts: dict[str, tuple[str, ...]]
+    stack: DeepTransformers, tokens: Tensor, rate: float, parts: dict[str, tuple[str, ...]]
 ) -> dict[tuple[str, str], Tensor]:
     """Measure how far one step moves the logits, over the rate: [S] for each optimizer and part.
 
@@ -208,21 +207,22 @@ def update_sizes(
 
 
 def train(
-    stack: DeepStack, corpus: Tensor, *, steps: int, rate: float, batch_size: int, watch=None
+    stack: DeepTransformers, corpus: Tensor, *, steps: int, rate: float, batch_size: int, watch=None
 ) -> tuple[Tensor, list]:
     """Train all seeds with Adam on the same batches: losses [S, steps], and what `watch` returned.
 
     `watch(stack)` is called before each step. corpus [examples, T + 1].
     """
     chosen = batch_indices(len(corpus), batch_size, steps, seed=0)
-    descent = torch.optim.Adam(stack.parameters(), lr=rate, fused=True)
-    losses, watched = [], []
-    for step in range(steps):
+    watched = []
+
+    def losses_at(step: int) -> Tensor:
         if watch is not None:
             watched.append(watch(stack))
-        found = losses_of(stack, corpus[chosen[step]])
-        losses.append(found.detach())
-        descent.zero_grad()
-        found.sum().backward()
-        descent.step()
-    return torch.stack(losses, dim=1).cpu(), watched
+        losses = losses_of(stack, corpus[chosen[step]])
+        stack.zero_grad()
+        losses.sum().backward()
+        return losses.detach()
+
+    adam = torch.optim.Adam(stack.parameters(), lr=rate, fused=True)
+    return descend(adam, losses_at, steps=steps).losses, watched

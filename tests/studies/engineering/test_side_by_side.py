@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from normbook.lab import invariances, side_by_side
-from normbook.lab.side_by_side import NAMES, WIDTH
+from normbook.lab import invariances
+from normbook.studies.engineering import side_by_side
+from normbook.studies.engineering.side_by_side import NAMES, WIDTH
 
 NATIVE = {
     "BatchNorm": lambda: invariances.ChannelsLast(nn.BatchNorm1d(WIDTH)),

@@ -1,4 +1,4 @@
-"""The cube: what is filled is exactly what the norms average over."""
+"""What is filled of a cube is exactly what the norms average over; paths are all there."""
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import normalization as nz
-from normbook.lab import cubes, figures
+from normbook.lab import diagrams, figures
 
-N, C, L = cubes.SIZES.values()
+N, C, L = diagrams.SIZES.values()
 NORMS = {
     "batch": ({"N", "L"}, 1, lambda x: nz.batch_norm(x, None, None, training=True)),
     "token": ({"C"}, 1, lambda x: nz.layer_norm(x.mT, C).mT),
@@ -31,7 +31,7 @@ def test_the_filled_cells_are_those_the_corner_depends_on(name):
     x = torch.randn(N, C, L, generator=generator, dtype=torch.float64, requires_grad=True)
     norm(x)[0, C - 1, L - 1].backward()
     depends = {tuple(cell) for cell in x.grad.nonzero().tolist()}
-    assert cubes.shared_cells(averaged, groups) == depends
+    assert diagrams.shared_cells(averaged, groups) == depends
 
 
 def area(polygon):
@@ -40,9 +40,9 @@ def area(polygon):
 
 
 def test_the_visible_faces_cover_the_outline_once():
-    faces = cubes.visible_faces()
+    faces = diagrams.visible_faces()
     assert len(faces) == C * L + N * C + N * L
-    right, up = cubes.DEPTH
+    right, up = diagrams.DEPTH
     expected = C * L + C * N * up + L * N * right
     assert sum(area(face) for _, face in faces) == pytest.approx(expected)
 
@@ -51,10 +51,10 @@ def test_the_visible_faces_cover_the_outline_once():
 def test_the_picture_fills_the_visible_faces_of_these_cells(name):
     averaged, groups, _ = NORMS[name]
     _, axis = figures.subplots()
-    cubes.draw_cube(axis, name, averaged, "#123456", groups)
+    diagrams.draw_cube(axis, name, averaged, "#123456", groups)
     filled = axis.collections[1]
-    cells = cubes.shared_cells(averaged, groups)
-    expected = [face for cell, face in cubes.visible_faces() if cell in cells]
+    cells = diagrams.shared_cells(averaged, groups)
+    expected = [face for cell, face in diagrams.visible_faces() if cell in cells]
     drawn = [path.vertices[:-1].tolist() for path in filled.get_paths()]
     assert drawn == [[list(point) for point in face] for face in expected]
     assert plt.matplotlib.colors.to_hex(filled.get_facecolor()[0]) == "#123456"
@@ -66,7 +66,7 @@ def test_the_digest_tells_two_norms_apart():
     digests = set()
     for averaged, groups, _ in NORMS.values():
         figure, axis = figures.subplots()
-        cubes.draw_cube(axis, "", averaged, "#123456", groups)
+        diagrams.draw_cube(axis, "", averaged, "#123456", groups)
         digests.add(figures.digest(figure))
     assert len(digests) == len(NORMS)
 
@@ -74,6 +74,14 @@ def test_the_digest_tells_two_norms_apart():
 def test_other_axes_and_groups_are_refused():
     _, axis = figures.subplots()
     with pytest.raises(ValueError, match="averaged"):
-        cubes.draw_cube(axis, "", {"H"}, "#123456")
+        diagrams.draw_cube(axis, "", {"H"}, "#123456")
     with pytest.raises(ValueError, match="groups"):
-        cubes.draw_cube(axis, "", {"C"}, "#123456", 4)
+        diagrams.draw_cube(axis, "", {"C"}, "#123456", 4)
+
+
+def test_picture_has_a_box_for_every_block_passed_through():
+    figure, axis = plt.subplots()
+    diagrams.draw_paths(axis, 3, "#0072B2")
+    assert len(axis.patches) == 12
+    assert "$J_3J_2J_1$" in [text.get_text() for text in axis.texts]
+    plt.close(figure)
