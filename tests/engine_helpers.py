@@ -5,6 +5,9 @@ import copy
 import pytest
 import torch
 
+import normalization as nz
+
+PUBLIC = [name for name in vars(nz) if not name.startswith("_")]
 DTYPES = [torch.float64, torch.float32]
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5}
 
