@@ -54,7 +54,7 @@ MUTATIONS = {
     "the output norm of a sandwich is left out": (
         "residuals.py",
         {"r.post_norm(r.branch(r.norm(x)))": "r.branch(r.norm(x))"},
-        "test_scales.py::test_output_norms_by_number",
+        "test_residuals.py::test_output_norms_by_number",
     ),
     "the placements are swapped": (
         "residuals.py",
