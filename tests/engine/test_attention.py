@@ -5,32 +5,29 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from engine_helpers import (
+    DTYPES,
+    TOLERANCE,
+    assert_close,
+    assert_transforms,
+    gradients,
+    normal,
+    refused,
+)
 from torch import nn
 
 import normalization as nz
 
 
-def normal(*shape, seed=0, dtype=torch.float64):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
-
-
-def assert_close(actual, expected, tolerance=1e-12):
-    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("leading", [(), (2,), (2, 3)])
-@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("leading", "causal"), [((), True), ((2,), False), ((2, 3), True)])
 def test_attention_is_pytorchs(leading, causal, dtype):
     leaves = [normal(*leading, 5, 4, seed=s, dtype=dtype).requires_grad_() for s in range(3)]
     mine = nz.attention(*leaves, causal=causal)
     peer = F.scaled_dot_product_attention(*leaves, is_causal=causal)
-    tolerance = 1e-12 if dtype == torch.float64 else 1e-5
-    assert_close(mine, peer, tolerance)
-    gradients = [torch.autograd.grad(output.sin().sum(), leaves) for output in (mine, peer)]
-    for actual, expected in zip(*gradients, strict=True):
-        assert_close(actual, expected, 10 * tolerance)
+    assert_close(mine, peer, TOLERANCE[dtype])
+    for actual, expected in zip(gradients(mine, leaves), gradients(peer, leaves), strict=True):
+        assert_close(actual, expected, 10 * TOLERANCE[dtype])
 
 
 def test_logits_are_scaled_by_the_root_of_the_width_and_masked_above_the_diagonal():
@@ -74,9 +71,9 @@ def test_entropy_of_masked_rows_and_its_gradient_are_finite():
     assert torch.autograd.gradcheck(nz.attention_entropy, normal(2, 4).requires_grad_())
 
 
-@pytest.mark.parametrize("heads", [1, 2, 4])
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(
+    ("heads", "causal", "bias"), [(1, True, False), (2, True, True), (4, False, True)]
+)
 def test_multi_head_attention_is_pytorchs(heads, causal, bias):
     peer = nn.MultiheadAttention(8, heads, bias=bias, batch_first=True, dtype=torch.float64)
     mine = nz.MultiHeadAttention(8, heads, causal=causal, bias=bias).double()
@@ -126,26 +123,10 @@ def test_feed_forward_is_its_formula():
     assert nz.FeedForward(4).activation(torch.tensor(-1.0)) == 0
 
 
-def test_vmap_and_grad():
+def test_transforms():
     query, key, value = (normal(3, 5, 4, seed=seed) for seed in range(3))
-    expected = nz.attention(query, key, value, causal=True)
-    assert_close(torch.vmap(lambda *x: nz.attention(*x, causal=True))(query, key, value), expected)
-    entropy = torch.vmap(nz.attention_entropy)(nz.attention_logits(query, key))
-    assert_close(entropy, nz.attention_entropy(nz.attention_logits(query, key)))
-    gradient = torch.func.grad(lambda q: nz.attention(q, key, value).sin().sum())(query)
-    leaf = query.clone().requires_grad_()
-    expected = torch.autograd.grad(nz.attention(leaf, key, value).sin().sum(), leaf)[0]
-    assert_close(gradient, expected)
-
-
-def test_vmap_over_stacked_modules():
-    members = [nz.MultiHeadAttention(4, 2).double() for _ in range(3)]
-    state = torch.func.stack_module_state(members)
-    inputs = normal(3, 5, 4)
-    outputs = torch.vmap(lambda p, b, x: torch.func.functional_call(members[0], (p, b), (x,)))(
-        *state, inputs
-    )
-    assert_close(outputs, torch.stack([m(x) for m, x in zip(members, inputs, strict=True)]))
+    assert_transforms(lambda *x: nz.attention(*x, causal=True), query, key, value)
+    assert_transforms(lambda q, k: nz.attention_entropy(nz.attention_logits(q, k)), query, key)
 
 
 ONES = torch.ones(2, 3)
@@ -157,7 +138,11 @@ BAD = [
     (lambda: nz.attention_logits(WIDE, WIDE[..., :4]), ValueError, "key .*width 7, got 4"),
     (lambda: nz.attention_logits(ONES[0], ONES), ValueError, r"\(3,\)"),
     (lambda: nz.attention_logits(ONES[None], ONES), ValueError, "same leading axes"),
-    (lambda: nz.attention_logits(ONES, torch.ones(3, 3), causal=True), ValueError, "3 keys and 2"),
+    (
+        lambda: nz.attention_logits(ONES, torch.ones(3, 3), causal=True),
+        ValueError,
+        "3 keys and 2",
+    ),
     (lambda: nz.attention(ONES, ONES, torch.ones(1, 3)), ValueError, r"value .*\(1, 3\)"),
     (lambda: nz.attention(ONES, ONES, ONES.int()), TypeError, "value .*int32"),
     (lambda: nz.attention(ONES, ONES.double(), ONES), TypeError, "key .*float64"),
@@ -176,11 +161,10 @@ BAD = [
     (lambda: nz.FeedForward(8, -1), ValueError, "hidden .*-1"),
     (lambda: nz.FeedForward(8, activation="relu"), TypeError, "activation .*str"),
     (lambda: nz.FeedForward(8)(torch.ones(2, 4)), ValueError, r"\(2, 4\)"),
-    (lambda: nz.FeedForward(8)(torch.ones(2, 8, dtype=torch.int32)), TypeError, "input .*int32"),
+    (
+        lambda: nz.FeedForward(8)(torch.ones(2, 8, dtype=torch.int32)),
+        TypeError,
+        "input .*int32",
+    ),
 ]
-
-
-@pytest.mark.parametrize(("call", "error", "match"), BAD)
-def test_bad_input_is_refused(call, error, match):
-    with pytest.raises(error, match=match):
-        call()
+test_bad_input_is_refused = refused(BAD)

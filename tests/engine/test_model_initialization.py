@@ -1,12 +1,17 @@
 """Initializers of whole models: which matrix gets which standard deviation, and what that buys."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
+from engine_helpers import assert_functional_gradients, refused
+from engine_helpers import normal as draw
 from torch import nn
 
 import normalization as nz
+
+normal = partial(draw, seed=1)  # not the seed of the weights
 
 DIM, HIDDEN, BLOCKS, VOCABULARY = 64, 128, 3, 50
 MATRICES = ("query", "key", "value", "output", "up", "down")
@@ -106,17 +111,6 @@ def test_the_generator_decides_and_the_rest_is_left_alone(name):
     assert all(p.requires_grad and p.is_leaf and p.grad is None for p in first.parameters())
 
 
-@pytest.mark.parametrize("name", INITIALIZERS)
-def test_without_a_generator_the_global_one_draws(name):
-    first, second = make_model(), make_model()
-    torch.manual_seed(3)
-    INITIALIZERS[name](first, None)
-    torch.manual_seed(3)
-    INITIALIZERS[name](second, None)
-    assert torch.equal(first.head.weight, second.head.weight)
-    assert torch.equal(matrices(first)["up"][1].weight, matrices(second)["up"][1].weight)
-
-
 # --- gpt2_init_ ---
 
 
@@ -209,10 +203,6 @@ def outputs_of(model, inputs):
     for hook in hooks:
         hook.remove()
     return found
-
-
-def normal(*shape, seed=1, **options):
-    return torch.randn(*shape, generator=seeded(seed), dtype=torch.float64, **options)
 
 
 def deep_net(depth=30, width=32, activation=nn.ReLU):
@@ -401,19 +391,7 @@ def test_the_effect_of_one_step_does_not_grow_with_depth():
 
 
 def test_fixup_branch_under_function_transforms():
-    branch = nz.FixupBranch(4, layers=3).double()
-    parameters = dict(branch.named_parameters())
-    x = normal(5, 4)
-
-    def loss(parameters, x):
-        return torch.func.functional_call(branch, parameters, (x,)).square().sum()
-
-    each = torch.func.vmap(torch.func.grad(loss), (None, 0))(parameters, x)
-    whole = torch.func.grad(loss)(parameters, x)
-    for name, gradient in whole.items():
-        torch.testing.assert_close(each[name].sum(0), gradient)
-    compiled = torch.compile(branch, fullgraph=True, backend="eager")
-    torch.testing.assert_close(compiled(x), branch(x))
+    assert_functional_gradients(nz.FixupBranch(4, layers=3).double(), normal(5, 4))
 
 
 # --- bad input ---
@@ -443,12 +421,7 @@ BAD = [
     (lambda: nz.FixupBranch(4, hidden=2.0), TypeError, "hidden .*2.0"),
     (lambda: nz.FixupBranch(4, activation="relu"), TypeError, "activation .*str"),
 ]
-
-
-@pytest.mark.parametrize(("call", "error", "match"), BAD)
-def test_bad_input_is_refused(call, error, match):
-    with pytest.raises(error, match=match):
-        call()
+test_bad_input_is_refused = refused(BAD)
 
 
 # --- the global generator ---
@@ -459,11 +432,12 @@ def test_bad_input_is_refused(call, error, match):
     [
         nz.gpt2_init_,
         nz.t_fixup_init_,
+        lambda model, **options: nz.lsuv_(model, TOKENS, **options),
         lambda model, **options: nz.deepnorm_init_(model, 0.5, **options),
         lambda model, **options: nz.mup_init_(model, narrower(), 3, **options),
         lambda model, **options: nz.mup_init_(model, narrower(), 8, **options),
     ],
-    ids=["gpt2", "t_fixup", "deepnorm", "mup 3", "mup 8"],
+    ids=["gpt2", "t_fixup", "lsuv", "deepnorm", "mup 3", "mup 8"],
 )
 def test_the_global_generator_draws_what_an_own_one_does(start):
     own = start(make_model(), generator=seeded(5)).state_dict()

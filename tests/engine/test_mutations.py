@@ -20,26 +20,26 @@ SWAP = {
 }
 MUTATIONS = {
     "layer_norm uses the unbiased variance": (
-        "layers.py",
+        "layer_norms.py",
         {
             "torch.rsqrt(variance + eps)\n    return apply_affine(normalized, weight, bias)": (
                 "torch.rsqrt(variance * centered[0].numel() / (centered[0].numel() - 1) + eps)\n"
                 "    return apply_affine(normalized, weight, bias)"
             )
         },
-        "test_layers.py::test_layer_norm_is_pytorchs",
+        "test_layer_norms.py::test_layer_norm_is_pytorchs",
     ),
     "rms_norm puts eps outside the root": (
-        "layers.py",
+        "layer_norms.py",
         {
             "* torch.rsqrt(mean_square(x, axes) + eps)": "/ (mean_square(x, axes).sqrt() + eps)",
         },
-        "test_layers.py::test_rms_norm_is_pytorchs",
+        "test_layer_norms.py::test_rms_norm_is_pytorchs",
     ),
     "BatchNorm stores the biased running variance": (
         "batch_norms.py",
         {"variance.reshape(-1) * (count / (count - 1))": "variance.reshape(-1)"},
-        "test_layers.py::test_batch_norm_is_pytorchs_in_training_and_evaluation",
+        "test_batch_norms.py::test_batch_norm_is_pytorchs_in_training_and_evaluation",
     ),
     "group_norm takes its statistics over the channels alone": (
         "group_norms.py",
@@ -54,7 +54,7 @@ MUTATIONS = {
     "the output norm of a sandwich is left out": (
         "residuals.py",
         {"r.post_norm(r.branch(r.norm(x)))": "r.branch(r.norm(x))"},
-        "test_scales.py::test_output_norms_by_number",
+        "test_residuals.py::test_output_norms_by_number",
     ),
     "the placements are swapped": (
         "residuals.py",

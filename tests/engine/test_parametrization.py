@@ -2,20 +2,21 @@
 
 import copy
 import math
+from functools import partial
 
 import pytest
 import torch
+from engine_helpers import assert_functional_gradients, refused
+from engine_helpers import normal as draw
 from torch import nn
 
 import normalization as nz
 
+normal = partial(draw, seed=1)  # not the seed of the weights
+
 
 def seeded(seed=0):
     return torch.Generator().manual_seed(seed)
-
-
-def normal(*shape, seed=1):
-    return torch.randn(*shape, generator=seeded(seed), dtype=torch.float64)
 
 
 def mlp(width, inputs=10, outputs=3):
@@ -221,18 +222,7 @@ def test_a_readout_is_by_default_a_plain_linear_layer():
 
 def test_the_readout_under_function_transforms():
     model = nz.mup_init_(mlp(128), mlp(64), generator=seeded())
-    parameters, x = dict(model.named_parameters()), normal(5, 10)
-
-    def loss(parameters, x):
-        return torch.func.functional_call(model, parameters, (x,)).square().sum()
-
-    each = torch.func.vmap(torch.func.grad(loss), (None, 0))(parameters, x)
-    for name, gradient in torch.func.grad(loss)(parameters, x).items():
-        torch.testing.assert_close(each[name].sum(0), gradient)
-    torch.testing.assert_close(
-        torch.compile(model[6], fullgraph=True, backend="eager")(normal(3, 256)),
-        model[6](normal(3, 256)),
-    )
+    assert_functional_gradients(model, normal(5, 10))
 
 
 def test_a_gain_of_zero_and_a_rate_of_zero_are_allowed():
@@ -410,7 +400,11 @@ BAD = [
         "base must have a parameter 6.weight .*none",
     ),
     (lambda: nz.mup_kinds(WIDE[:5], BASE), ValueError, "only, got 6.weight, 6.bias"),
-    (lambda: nz.mup_kinds(Own(4), Own(4, 2)), ValueError, r"matrix .*\(4,\), got shape \(4, 2\)"),
+    (
+        lambda: nz.mup_kinds(Own(4), Own(4, 2)),
+        ValueError,
+        r"matrix .*\(4,\), got shape \(4, 2\)",
+    ),
     (lambda: nz.mup_kinds(Own(4, 4), Own(2, 2)), ValueError, r"widths only.*\(4, 4\) in Own"),
     (lambda: nz.mup_kinds(Own(4, 2), Own(2, 2)), ValueError, r"widths only.*matrix"),
     (
@@ -443,9 +437,4 @@ BAD = [
     (lambda: nz.MupReadout(4, 2, multiplier=0.0), ValueError, "multiplier .*above 0, got 0"),
     (lambda: nz.MupReadout(4, 2, multiplier="1"), TypeError, "multiplier .*str"),
 ]
-
-
-@pytest.mark.parametrize(("call", "error", "match"), BAD)
-def test_bad_input_is_refused(call, error, match):
-    with pytest.raises(error, match=match):
-        call()
+test_bad_input_is_refused = refused(BAD)

@@ -10,7 +10,7 @@ from helpers import ROOT
 from torch import nn
 
 import normalization as nz
-from normbook.engine import batch_norms, layers, residuals, sanity
+from normbook.engine import batch_norms, layer_norms, residuals, sanity
 
 DOOR = ROOT / "code" / "normalization.py"
 THREE = (0, 1, 2)
@@ -148,10 +148,10 @@ def never_moving(num_features):
 
 
 BREAKAGES = [
-    ("a", "LayerNorm", lambda shape: layers.LayerNorm(shape, eps=1e-4)),
-    ("b", "RMSNorm", lambda shape, eps: layers.RMSNorm(shape, eps=2 * eps)),
-    ("b", "rms_norm", layers.layer_norm),
-    ("b", "layer_norm", layers.rms_norm),
+    ("a", "LayerNorm", lambda shape: layer_norms.LayerNorm(shape, eps=1e-4)),
+    ("b", "RMSNorm", lambda shape, eps: layer_norms.RMSNorm(shape, eps=2 * eps)),
+    ("b", "rms_norm", layer_norms.layer_norm),
+    ("b", "layer_norm", layer_norms.rms_norm),
     ("c", "BatchNorm", never_moving),
     ("d", "Residual", swapped),
     (

@@ -1,10 +1,11 @@
 """Every public function and layer under `vmap`, `grad`, forward mode and `torch.compile`."""
 
+import copy
 import shutil
 
 import pytest
 import torch
-from engine_helpers import assert_close, normal, randomize
+from engine_helpers import PUBLIC, assert_close, normal, randomize
 from torch import nn
 from torch.nn.utils import parametrize
 
@@ -55,7 +56,7 @@ CALLS = {
     "Residual": layer(nz.Residual(nn.Linear(6, 6), nz.LayerNorm(6), "pre")),
     "SkipInit": layer(nz.SkipInit()),
     "FixupBranch": layer(nz.FixupBranch(6, activation=torch.tanh)),
-    "MupReadout": layer(nz.MupReadout(6, 3)),
+    "MupReadout": layer(nz.MupReadout(6, 3, multiplier=0.25)),
     "Derf": layer(nz.Derf(6)),
     "DyT": layer(nz.DyT(6)),
     "NFResidual": layer(nz.NFResidual(nn.Linear(6, 6), 1.3)),
@@ -69,6 +70,28 @@ CALLS = {
     "two_pass_variance": nz.two_pass_variance,
     "welford_variance": nz.welford_variance,
 }
+RUNNING = normal(6, seed=8), normal(6, seed=9).square() + 0.1
+# Other branches of the same names.
+VARIANTS = {
+    "BatchNorm in evaluation": layer(nz.BatchNorm(6).eval()),
+    "batch_norm_backward in evaluation": lambda x: nz.batch_norm_backward(x.sin(), x, *RUNNING)[0],
+    "RMSNorm with an offset": layer(nz.RMSNorm(6, offset=1.0)),
+    "TransformerBlock, causal": layer(nz.TransformerBlock(6, 2, causal=True), (1, 4, 6)),
+    "TransformerBlock, post": layer(
+        nz.TransformerBlock(6, norm=nz.RMSNorm, placement="post"), (1, 4, 6)
+    ),
+    "TransformerBlock, sandwich": layer(nz.TransformerBlock(6, placement="sandwich"), (1, 4, 6)),
+    "Residual with a LayerScale": layer(
+        nz.Residual(nn.Linear(6, 6), nz.RMSNorm(6), scale=nz.LayerScale(6, 0.3))
+    ),
+    "Residual with a ReZero": layer(nz.Residual(nn.Linear(6, 6), nz.RMSNorm(6), scale=nz.ReZero())),
+} | {
+    f"MultiHeadAttention, {name}": layer(
+        nz.MultiHeadAttention(6, 2, causal=True, qk_norm=name, soft_cap=20.0), (1, 4, 6)
+    )
+    for name in ("l2", "rms", "layer")
+}
+EVERY = CALLS | VARIANTS
 # These have no tensor to transform: numbers, draws in place, changes of whole modules, the checks.
 NUMBERS = {
     *("PLACEMENTS", "DeepNormConstants", "deepnorm_constants", "layer_scale_init", "calculate_fan"),
@@ -83,7 +106,7 @@ OF_MODULES = {
     *("mup_kinds", "mup_param_groups"),
     *("center_writes", "fold_batch_norm", "fold_norm_affine", "fold_weight_norm"),
 }
-CHECKS = {name for name in nz.__all__ if "check" in name.lower()} | {
+CHECKS = {name for name in PUBLIC if "check" in name.lower()} | {
     *("last_over_first", "stream_growth"),
 }
 # torch's forward mode and its compiler still use functions that it has itself deprecated
@@ -92,18 +115,18 @@ INPUT = 0.7 * normal(3, 4, 6) + 0.1  # three examples; no value at a kink
 
 
 def test_no_public_name_is_left_out():
-    assert CALLS.keys() | NUMBERS | IN_PLACE | OF_MODULES | CHECKS == set(nz.__all__)
+    assert CALLS.keys() | NUMBERS | IN_PLACE | OF_MODULES | CHECKS == set(PUBLIC)
 
 
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("name", EVERY)
 def test_vmap_equals_a_loop_over_the_examples(name):
-    call = CALLS[name]
+    call = EVERY[name]
     assert_close(torch.vmap(call)(INPUT), torch.stack([call(x) for x in INPUT]), 1e-11)
 
 
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("name", EVERY)
 def test_both_modes_of_differentiation_agree_with_finite_differences(name):
-    call, x = CALLS[name], INPUT[0].clone().requires_grad_()
+    call, x = EVERY[name], INPUT[0].clone().requires_grad_()
     assert torch.autograd.gradcheck(call, x, check_forward_ad=True)
     direction = normal(4, 6, seed=1)
     along = torch.func.jvp(lambda x: call(x).sin().sum(), (x,), (direction,))[1]
@@ -116,7 +139,7 @@ def compare_compiled(names, backend):
     torch.compiler.reset()
 
     def together(x):
-        return [CALLS[name](x) for name in names]
+        return [EVERY[name](x) for name in names]
 
     def differentiate(function):
         x = INPUT[0].clone().requires_grad_()
@@ -130,8 +153,23 @@ def compare_compiled(names, backend):
     torch.testing.assert_close(my_gradient, their_gradient, rtol=1e-10, atol=1e-10)
 
 
+def test_norms_that_keep_statistics_compile_and_move_them():
+    torch.compiler.reset()
+    for module in (
+        nz.BatchNorm(4),
+        nz.BatchNorm(4, momentum=None),
+        nz.InstanceNorm(4, affine=True, track_running_stats=True),
+    ):
+        twin, input = copy.deepcopy(module.double()), normal(2, 4, 3)
+        compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+        for _ in range(2):
+            assert_close(compiled(input), twin(input))
+        for actual, expected in zip(module.buffers(), twin.buffers(), strict=True):
+            assert_close(actual, expected)
+
+
 def test_all_of_them_compile_into_one_graph():
-    compare_compiled(CALLS, "aot_eager")
+    compare_compiled(EVERY, "aot_eager")
 
 
 @pytest.mark.skipif(not shutil.which("c++"), reason="the default backend needs a C++ compiler")

@@ -17,9 +17,11 @@ from nbclient import NotebookClient
 
 from normbook.press.book import Book
 from normbook.press.pages import code_cells, figures_of
+from normbook.press.reach import CODE, DOOR, text_of
 from normbook.press.rules import paths_in
 from normbook.press.siblings import counted, is_folded
 from normbook.press.sphinx import buttons
+from normbook.press.sphinx.engine import door_entries
 from normbook.press.standalone import make_standalone
 
 HTML = ROOT / "_build/html"
@@ -93,6 +95,11 @@ def anchors(path):
     """What a link to a page can lead to; under `_modules` the engine's source stands."""
     page = BeautifulSoup(path.read_text("utf-8"), "html.parser")
     return {part["id"] for part in page.find_all(id=True)}
+
+
+def test_the_page_of_the_engine_has_every_name_of_the_door(pages):
+    names = {f"normalization.{entry.name}" for entry in door_entries(text_of(DOOR, CODE))}
+    assert names <= anchors(HTML / "engine.html")
 
 
 def test_each_chapter_offers_its_notebook_and_no_raw_source(pages):

@@ -48,7 +48,7 @@ def test_a_line_of_one_chapters_instrument_touches_that_chapter_alone(house):
 
 
 def test_a_line_of_the_engine_touches_the_pages_that_use_its_names(house):
-    path = house / "normbook/engine/clipping.py"
+    path = house / "normbook/engine/variances.py"
     names = re.findall(r"^def ([a-z]\w+)", path.read_text("utf-8"), re.M)
     assert names
     instruments = {p.stem: p.read_text("utf-8") for p in (house / "normbook/lab").glob("*.py")}
@@ -64,14 +64,14 @@ def test_a_line_of_the_engine_touches_the_pages_that_use_its_names(house):
     )
     assert set(touched) == wanted
     assert 0 < len(touched) < len(Book().chapters)
-    assert {tuple(modules) for modules in touched.values()} == {("normbook.engine.clipping",)}
+    assert {tuple(modules) for modules in touched.values()} == {("normbook.engine.variances",)}
 
 
 def test_words_touch_no_page(house):
     def reword():
         edit(house / "normbook/lab/figures.py", "# Okabe and Ito's colours", "# Their colours")
         edit(house / "normbook/lab/figures.py", "One style for every figure", "One style for all")
-        edit(house / "normbook/engine/layers.py", "\nclass ", "\n\n# A layer.\nclass ")
+        edit(house / "normbook/engine/layer_norms.py", "\nclass ", "\n\n# A layer.\nclass ")
         path = house / "normbook/lab/drift.py"
         edit(path, "Forget this step's means", "Forget the means of this step")
         edit(path, "self.now = {}\n", "self.now = {}  # none yet\n\n")
@@ -90,11 +90,11 @@ def test_a_pin_touches_every_page(house):
 @pytest.mark.parametrize(
     ("code", "module", "reaches"),
     [
-        ("import normalization as nz\nnz.LayerNorm(3)", "normbook.engine.layers", True),
-        ("from normalization import LayerNorm", "normbook.engine.layers", True),
-        ("import normalization as nz\nnz.LayerNorm(3)", "normbook.engine.clipping", False),
-        ("import normalization as nz\ngetattr(nz, 'LayerNorm')", "normbook.engine.clipping", True),
-        ("import normalization as nz\n%time nz", "normbook.engine.clipping", True),
+        ("import normalization as nz\nnz.LayerNorm(3)", "normbook.engine.layer_norms", True),
+        ("from normalization import LayerNorm", "normbook.engine.layer_norms", True),
+        ("import normalization as nz\nnz.LayerNorm(3)", "normbook.engine.variances", False),
+        ("import normalization as nz\ngetattr(nz, 'LayerNorm')", "normbook.engine.variances", True),
+        ("import normalization as nz\n%time nz", "normbook.engine.variances", True),
         ("from normbook.lab import drift", "normbook.lab.drift", True),
         ("from normbook.lab.drift import Noise", "normbook.lab.drift", True),
         ("import normbook.lab.drift", "normbook.lab.drift", True),

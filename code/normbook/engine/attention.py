@@ -21,7 +21,7 @@ from normbook.engine.checks import (
     require_positive,
     require_size,
 )
-from normbook.engine.layers import layer_norm, rms_norm
+from normbook.engine.layer_norms import layer_norm, rms_norm
 
 # --- logits, weights, output ---
 
@@ -70,15 +70,7 @@ def attention_logits(
         raise ValueError(f"key must have the query's width {query.shape[-1]}, got {key.shape[-1]}")
     products = qk_normalize(query, qk_norm) @ qk_normalize(key, qk_norm).transpose(-2, -1)
     logits = _cap(_scale(products, scale, query.shape[-1]), soft_cap)
-    if not causal:
-        return logits
-    if query.shape[-2] != key.shape[-2]:
-        raise ValueError(
-            "causal attention needs as many keys as queries, "
-            f"got {key.shape[-2]} keys and {query.shape[-2]} queries"
-        )
-    is_later = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).triu(1)
-    return logits.masked_fill(is_later, -math.inf)
+    return _mask_later(logits) if causal else logits
 
 
 def _scale(products: Tensor, scale: str | float | Tensor, width: int) -> Tensor:
@@ -99,6 +91,17 @@ def _cap(logits: Tensor, soft_cap: float | None) -> Tensor:
         return logits
     require_positive("soft_cap", soft_cap)
     return soft_cap * torch.tanh(logits / soft_cap)
+
+
+def _mask_later(logits: Tensor) -> Tensor:
+    """Let each position see itself and what came before: minus infinity for all others."""
+    queries, keys = logits.shape[-2:]
+    if queries != keys:
+        raise ValueError(
+            f"causal attention needs as many keys as queries, got {keys} keys and {queries} queries"
+        )
+    is_later = torch.ones(queries, keys, dtype=torch.bool, device=logits.device).triu(1)
+    return logits.masked_fill(is_later, -math.inf)
 
 
 def qk_normalize(

@@ -19,7 +19,7 @@ from normbook.engine.checks import (
     require_number,
     require_parameter,
 )
-from normbook.engine.layers import LayerNorm, RMSNorm
+from normbook.engine.layer_norms import LayerNorm, RMSNorm
 from normbook.engine.residuals import TransformerBlock
 from normbook.engine.shared import mean_square
 

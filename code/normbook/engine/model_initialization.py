@@ -83,8 +83,7 @@ def lsuv_(
     layers = _modules(model, WEIGHTED, "a linear or convolution layer")
     require_number("tolerance", tolerance, low=0)
     require_size("attempts", attempts)
-    names = {module: name for name, module in model.named_modules()}
-    waiting = set(layers)
+    waiting = {module: name for name, module in model.named_modules() if module in layers}
     for layer in layers:
         orthogonal_(layer.weight, generator=generator)
         _zero_bias(layer)
@@ -93,17 +92,7 @@ def lsuv_(
         """Bring the outputs' variance to 1 when the layer runs for the first time."""
         if layer not in waiting:
             return output
-        waiting.remove(layer)
-        for _ in range(attempts):
-            variance = (output - output.mean()).square().mean().item()
-            if not 0 < variance < math.inf:
-                name = names[layer] or type(layer).__name__
-                raise ValueError(f"outputs of {name} must have a positive variance, got {variance}")
-            if abs(variance - 1) <= tolerance:
-                break
-            layer.weight /= math.sqrt(variance)
-            output = layer.forward(*arguments)
-        return output
+        return _to_unit_variance(layer, waiting.pop(layer), arguments, output, tolerance, attempts)
 
     hooks = [layer.register_forward_hook(rescale) for layer in layers]
     try:
@@ -113,6 +102,27 @@ def lsuv_(
         for hook in hooks:
             hook.remove()
     return model
+
+
+def _to_unit_variance(
+    layer: nn.Module,
+    name: str,
+    arguments: tuple,
+    output: Tensor,
+    tolerance: float,
+    attempts: int,
+) -> Tensor:
+    """Divide a layer's weight until its outputs' variance is near 1; return these outputs."""
+    for _ in range(attempts):
+        variance = (output - output.mean()).square().mean().item()
+        if not 0 < variance < math.inf:
+            name = name or type(layer).__name__
+            raise ValueError(f"outputs of {name} must have a positive variance, got {variance}")
+        if abs(variance - 1) <= tolerance:
+            break
+        layer.weight /= math.sqrt(variance)
+        output = layer.forward(*arguments)
+    return output
 
 
 # --- for Transformers ---

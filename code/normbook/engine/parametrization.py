@@ -199,17 +199,22 @@ def mup_init_(
             _set_multiplier(model, weight, 1 / weight.r_in if table == 8 else 1.0)
     with torch.no_grad():
         for weight in weights:
-            is_bias = weight.name.rpartition(".")[2] == "bias"
             if isinstance(weight.layer, nn.Embedding):
                 _draw_embedding(weight.layer, 1.0, generator)
-            elif isinstance(weight.layer, WEIGHTED) and is_bias:
-                weight.parameter.zero_()
             elif isinstance(weight.layer, WEIGHTED):
-                std = gain / math.sqrt(calculate_fan(weight.parameter)[0])
-                if weight.kind == "output":
-                    std *= weight.r_in ** (0.5 if table == 8 else -0.5)
-                weight.parameter.normal_(0.0, std, generator=generator)
+                _draw(weight, table, gain, generator)
     return model
+
+
+def _draw(weight: _Weight, table: int, gain: float, generator: Generator | None) -> None:
+    """Draw one weight of a linear or convolution layer in place; its bias becomes 0."""
+    if weight.name.rpartition(".")[2] == "bias":
+        weight.parameter.zero_()
+        return
+    std = gain / math.sqrt(calculate_fan(weight.parameter)[0])
+    if weight.kind == "output":
+        std *= weight.r_in ** (0.5 if table == 8 else -0.5)
+    weight.parameter.normal_(0.0, std, generator=generator)
 
 
 def _set_multiplier(model: nn.Module, weight: _Weight, multiplier: float) -> None:

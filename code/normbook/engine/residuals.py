@@ -13,7 +13,7 @@ from normbook.engine.checks import (
     require_floating,
     require_number,
 )
-from normbook.engine.layers import LayerNorm
+from normbook.engine.layer_norms import LayerNorm
 
 
 class Placement(NamedTuple):

@@ -19,7 +19,7 @@ from torch import Generator, Tensor, nn
 
 from normbook.engine.batch_norms import BatchNorm
 from normbook.engine.initialization import kaiming_normal_, kaiming_uniform_, xavier_normal_
-from normbook.engine.layers import LayerNorm, RMSNorm, layer_norm, rms_norm
+from normbook.engine.layer_norms import LayerNorm, RMSNorm, layer_norm, rms_norm
 from normbook.engine.residuals import Residual
 
 SEEDS = tuple(range(10))

@@ -2,7 +2,7 @@
 
 from sphinx.application import Sphinx
 
-from normbook.press.sphinx import buttons, directives, docstrings, numbers, speed, state
+from normbook.press.sphinx import buttons, directives, docstrings, engine, numbers, speed, state
 from normbook.press.sphinx.claims import FoldClaims, JoinLines
 
 
@@ -21,6 +21,7 @@ def setup(app: Sphinx) -> dict:
     app.add_transform(FoldClaims)
     app.add_transform(JoinLines)
     app.add_directive("ledger", directives.Ledger)
+    app.add_directive("engine", engine.Engine)
     app.add_directive("questions", directives.Questions)
     app.add_directive("about", directives.About)
     app.add_directive("often-wrong", directives.OftenWrong)
