@@ -1,6 +1,7 @@
 """One style for every figure, and `show`, which puts a figure and a digest of its data on the page.
 
-The digest is text: nbval compares it, so a figure cannot change without a test seeing it.
+The digest is text: nbval compares it, so a figure cannot change without a test seeing it. `frames`
+shows one figure at several values of a parameter.
 """
 
 import base64
@@ -35,7 +36,7 @@ COLOURS = {
     "pink": "#CC79A7",
     "grey": "#777777",
 }
-# The same method has the same colour in the whole book.
+# The same method has the same colour in the whole book. What is no method is drawn in a colour.
 METHODS = {
     "naive": "grey",
     "norm": "orange",
@@ -51,6 +52,10 @@ METHODS = {
     "scaled": "green",
     "layerscale": "orange",
     "rezero": "red",
+    "skipinit": "red",
+    "fixup": "green",
+    "dyt": "red",
+    "derf": "orange",
     "batch": "pink",
     "layer": "blue",
     "rms": "green",
@@ -90,14 +95,20 @@ STYLE = {
     "ytick.labelsize": 12,
     "axes.prop_cycle": matplotlib.cycler(color=[c for n, c in COLOURS.items() if n != "yellow"]),
 }
-matplotlib.rcParams.update(STYLE)
 
 
-def colour(method: str) -> str:
-    """Return the book's colour of a method ("pre", "batch", "theory", …), as a hex code."""
-    if method not in METHODS:
-        raise ValueError(f"method must be one of {sorted(METHODS)}, got {method!r}")
-    return COLOURS[METHODS[method]]
+def use_style() -> None:
+    """Draw in the book's style from now on; `begin` asks for it."""
+    matplotlib.rcParams.update(STYLE)
+
+
+def colour(name: str) -> str:
+    """Return the hex code of a colour ("green"), or of a method's colour ("pre", "theory", …)."""
+    shade = METHODS.get(name, name)
+    if shade not in COLOURS:
+        known = f"a method, one of {sorted(METHODS)}, or a colour, one of {sorted(COLOURS)}"
+        raise ValueError(f"name must be {known}, got {name!r}")
+    return COLOURS[shade]
 
 
 def subplots(rows: int = 1, columns: int = 1, height: float = 4.0, **options):
@@ -113,34 +124,34 @@ def theory(axis: Axes, x, y, label: str) -> None:
 
 
 def band(
-    axis: Axes, x, values, method: str, label: str, marker: str = "o", log: bool = False
+    axis: Axes, x, values, tint: str, label: str, marker: str = "o", log: bool = False
 ) -> None:
     """Draw the mean of `values` [seeds, points] over `x`, and the range of the seeds as a band.
 
-    With `log` it is the geometric mean: right for ratios on a logarithmic axis.
+    `tint` is a method or a colour, as in `colour`. With `log` it is the geometric mean: right for
+    ratios on a logarithmic axis.
     """
     values = np.asarray(values, dtype=float)
     if values.ndim != 2 or values.shape[1] != len(x):
         raise ValueError(f"values must have shape [seeds, {len(x)}], got {list(values.shape)}")
-    axis.fill_between(
-        x, values.min(0), values.max(0), color=colour(method), alpha=0.18, linewidth=0
-    )
+    axis.fill_between(x, values.min(0), values.max(0), color=colour(tint), alpha=0.18, linewidth=0)
     middle = np.exp(np.log(values).mean(0)) if log else values.mean(0)
-    axis.plot(x, middle, color=colour(method), marker=marker, label=label)
+    axis.plot(x, middle, color=colour(tint), marker=marker, label=label)
 
 
-def dots(axis: Axes, place: float, values, method: str, across: bool = False) -> None:
+def dots(axis: Axes, place: float, values, tint: str, across: bool = False) -> None:
     """Draw one dot a seed at `place` on the x axis, and their median as a bar.
 
-    With `across` the values lie along the x axis, and `place` is a row.
+    `tint` is a method or a colour, as in `colour`. With `across` the values lie along the x axis,
+    and `place` is a row.
     """
     values = np.asarray(values, dtype=float)
     middle, beside = np.median(values), [place - 0.13, place + 0.13]
     points, bar = ([place] * len(values), values), (beside, [middle, middle])
     if across:
         points, bar = points[::-1], bar[::-1]
-    axis.scatter(*points, s=28, color=colour(method), alpha=0.6, linewidths=0)
-    axis.plot(*bar, color=colour(method), linewidth=3)
+    axis.scatter(*points, s=28, color=colour(tint), alpha=0.6, linewidths=0)
+    axis.plot(*bar, color=colour(tint), linewidth=3)
 
 
 def logarithmic(axis: Axes, *names: str) -> None:
