@@ -9,6 +9,7 @@ import io
 import itertools
 import os
 import zlib
+from collections.abc import Callable, Sequence
 
 import matplotlib
 import matplotlib.pyplot as plt
@@ -22,6 +23,8 @@ from PIL import Image
 
 from normbook.lab.values import significant
 
+FRAMES = "application/vnd.normbook.frames+json"
+MOST = 8  # frames: they weigh as much as pictures
 WIDTH = 6.4  # inches: a column of text on a screen, and still legible at 360 pixels
 
 # Okabe and Ito's colours, which stay apart for colour-blind readers.
@@ -213,10 +216,80 @@ def show(figure: Figure) -> None:
     """
     if not isinstance(figure, Figure):
         raise TypeError(f"figure must be a matplotlib Figure, got {type(figure).__name__}")
-    picture = {} if os.environ.get("NORMBOOK_PICTURES") == "none" else {"image/png": png(figure)}
+    picture = {"image/png": png(figure)} if are_wanted() else {}
     text = digest(figure)
     plt.close(figure)
     display({**picture, "text/plain": text}, raw=True)
+
+
+def frames(draw: Callable[..., Figure], values: Sequence, name: str, chosen: object = None) -> None:
+    """Put one figure on the page at several values of a parameter, with a slider under it.
+
+    One output shows the frame of `chosen`; a notebook and paper show no other. Its text holds the
+    digests of all frames, so the tests see every point of each. Its metadata holds the other
+    frames as `FRAMES`, for the page alone: nbval leaves metadata out, as it leaves out pictures.
+
+    Args:
+        draw: gives the matplotlib Figure of one value; all of the same size, or the page jumps.
+        values: 2 to 8 numbers or strings, in the order of the slider.
+        name: what they are values of, as the slider says it: "depth L".
+        chosen: the value that is shown first; by default the middle one.
+
+    Raises: ValueError for too few, too many or equal values, a `chosen` that is none of them, or
+        figures of several sizes; TypeError where `draw` gives something else than a figure.
+    """
+    labels = [value if isinstance(value, str) else f"{value:g}" for value in values]
+    if not 2 <= len(set(labels)) == len(labels) <= MOST:
+        raise ValueError(f"values must be 2 to {MOST} different ones, got {labels}")
+    if chosen is not None and chosen not in values:
+        raise ValueError(f"chosen must be one of {labels}, got {chosen!r}")
+    first = len(labels) // 2 if chosen is None else list(values).index(chosen)
+    drawn = [draw(value) for value in values]
+    check_frames(drawn)
+    text = "\n".join(
+        f"{name} = {label}\n{digest(figure)}" for label, figure in zip(labels, drawn, strict=True)
+    )
+    data, metadata = {"text/plain": text}, {}
+    if are_wanted():
+        pictures = [png(figure) for figure in drawn]
+        data = {"image/png": pictures[first], **data}
+        found = [
+            {"label": label, "words": in_words(figure), "png": picture}
+            for label, figure, picture in zip(labels, drawn, pictures, strict=True)
+        ]
+        del found[first]["png"]  # it is the output's own
+        metadata = {FRAMES: {"name": name, "first": first, "frames": found}}
+    for figure in drawn:
+        plt.close(figure)
+    display(data, metadata=metadata, raw=True)
+
+
+def check_frames(drawn: list[Figure]) -> None:
+    """Raise where frames are not figures of one size."""
+    for figure in drawn:
+        if not isinstance(figure, Figure):
+            raise TypeError(f"draw must give a matplotlib Figure, got {type(figure).__name__}")
+    sizes = sorted({"{:g} × {:g}".format(*figure.get_size_inches()) for figure in drawn})
+    if len(sizes) > 1:
+        raise ValueError(f"draw must give figures of one size, got {', '.join(sizes)} inches")
+
+
+def in_words(figure: Figure) -> str:
+    """Return where the named lines of a figure begin and end, for those who do not see it."""
+    words = []
+    for axis in figure.axes:
+        for line in axis.get_lines():
+            values = np.asarray(line.get_ydata(), dtype=float)
+            values = values[np.isfinite(values)]
+            if len(values) and not line.get_label().startswith("_"):
+                begin, end = significant(values[0]), significant(values[-1])
+                words.append(f"{name_of(line)} from {begin} to {end}")
+    return "; ".join(words)
+
+
+def are_wanted() -> bool:
+    """Whether pictures are drawn: the tests that compare digests do without."""
+    return os.environ.get("NORMBOOK_PICTURES") != "none"
 
 
 def png(figure: Figure) -> str:
