@@ -113,8 +113,9 @@ def test_a_figure_without_words_is_found(small_book, old, missing):
     assert figures_without_words(page) == [f"07-small: the figure of cell 1 has no {missing}"]
 
 
-def test_a_figure_without_any_metadata_is_found(small_book):
-    edit(small_book.folder / "07-small.md", 'print("mean 0.503")', "show(figure)")
+@pytest.mark.parametrize("code", ["show(figure)", 'figures.frames(draw, [1, 2], "depth")'])
+def test_a_figure_without_any_metadata_is_found(small_book, code):
+    edit(small_book.folder / "07-small.md", 'print("mean 0.503")', code)
     page = Book(small_book.root).pages["07-small"]
     assert len(figures_without_words(page)) == 3
 

@@ -2,6 +2,8 @@
 
 import base64
 import io
+import subprocess
+import sys
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -140,10 +142,33 @@ def test_band_draws_mean_and_range():
         figures.band(axis, [0, 1], [1.0, 2.0], "pre", "Pre-LN")
 
 
-def test_colours_are_the_methods_own():
+def test_a_name_is_a_method_or_a_colour():
+    assert figures.colour("pre") == figures.colour("blue") == "#0072B2"
     assert figures.colour("pre") != figures.colour("post")
-    with pytest.raises(ValueError, match="method must be one of"):
+    with pytest.raises(ValueError, match=r"name must be a method, .* or a colour, .*'nothing'"):
         figures.colour("nothing")
+
+
+def test_no_name_is_both_a_method_and_a_colour():
+    assert not figures.METHODS.keys() & figures.COLOURS.keys()
+    assert set(figures.METHODS.values()) <= figures.COLOURS.keys()
+
+
+PROGRAM = """
+import sys
+from normbook.lab import begin, data, session
+assert "matplotlib.pyplot" not in sys.modules
+begin()
+import matplotlib.pyplot as plt
+assert plt.rcParams["lines.linewidth"] == 2.2
+from normbook.lab import figures, show
+assert show is figures.show
+"""
+
+
+def test_the_style_is_set_when_a_page_begins_and_pyplot_comes_no_sooner():
+    answer = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
+    assert answer.returncode == 0, answer.stderr
 
 
 def test_logarithmic_axes_show_plain_numbers():
@@ -189,3 +214,78 @@ def test_the_tests_draw_no_picture_and_compare_the_same_digest(monkeypatch):
         figures.show(figure)
     assert [set(data) for data in displayed] == [{"image/png", "text/plain"}, {"text/plain"}]
     assert displayed[0]["text/plain"] == displayed[1]["text/plain"]
+
+
+# --- frames ---
+
+
+def framed(last):
+    """A line that ends at `last`; only 3 is drawn lower."""
+    figure, axis = figures.subplots(height=3.0 if last == 3 else 4.0)
+    axis.plot([0, 1, 2], [1.0, 2.0, last], label="stream")
+    axis.plot([0, 2], [0.0, 0.0], label="_unnamed")
+    return figure
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """The outputs that are displayed: data and metadata of each."""
+    outputs = []
+    monkeypatch.setattr(
+        figures, "display", lambda *data, raw, metadata: outputs.append((*data, metadata))
+    )
+    return outputs
+
+
+def test_frames_are_one_output_with_the_chosen_picture_and_the_others_in_its_metadata(shown):
+    figures.frames(framed, [4, 0.5], "depth L", chosen=0.5)
+    ((data, metadata),) = shown
+    assert data["image/png"] == figures.png(framed(0.5))
+    found = metadata[figures.FRAMES]
+    assert (found["name"], found["first"]) == ("depth L", 1)
+    words = [{k: v for k, v in frame.items() if k != "png"} for frame in found["frames"]]
+    assert words == [
+        {"label": "4", "words": "stream from 1.00 to 4.00"},
+        {"label": "0.5", "words": "stream from 1.00 to 0.500"},
+    ]
+    assert found["frames"][0]["png"] == figures.png(framed(4))
+    assert "png" not in found["frames"][1]
+    plt.close("all")
+    figures.frames(framed, [4, 5, 6], "depth L")
+    assert shown[1][1][figures.FRAMES]["first"] == 1
+    assert not plt.get_fignums()
+
+
+def test_the_text_of_frames_has_every_frame_and_sees_a_point_of_a_hidden_one(shown, monkeypatch):
+    for last in (6.0, 6.0, 6.1):
+        figures.frames(lambda name, last=last: framed({"a": 4.0, "b": last}[name]), "ab", "x", "a")
+    monkeypatch.setenv("NORMBOOK_PICTURES", "none")
+    figures.frames(lambda name: framed({"a": 4.0, "b": 6.0}[name]), "ab", "x", "a")
+    first, same, moved, blind = (data["text/plain"] for data, _ in shown)
+    assert first == same == blind != moved
+    lines = first.split("\n")
+    heads = [line for line in lines if not line.startswith(" ")]
+    assert heads == ["x = a", "panel 1", "x = b", "panel 1"]
+    assert "(2.00, 6.00)" in first
+    assert shown[0][0]["image/png"] == shown[2][0]["image/png"]
+    assert (list(shown[3][0]), shown[3][1]) == (["text/plain"], {})
+
+
+@pytest.mark.parametrize(
+    ("values", "options", "message"),
+    [
+        ([1], {}, r"values must be 2 to 8 different ones, got \['1'\]"),
+        (range(4, 13), {}, "values must be 2 to 8 different ones"),
+        ([1, 2, 1.0], {}, r"different ones, got \['1', '2', '1'\]"),
+        ([1, 2], {"chosen": 3}, r"chosen must be one of \['1', '2'\], got 3"),
+        ([2, 3], {}, "one size, got 6.4 × 3, 6.4 × 4 inches"),
+    ],
+)
+def test_frames_refuse_what_no_slider_could_show(values, options, message):
+    with pytest.raises(ValueError, match=message):
+        figures.frames(framed, values, "depth L", **options)
+
+
+def test_frames_refuse_what_is_no_figure():
+    with pytest.raises(TypeError, match="draw must give a matplotlib Figure, got list"):
+        figures.frames(lambda value: [], [1, 2], "depth L")

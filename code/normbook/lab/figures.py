@@ -1,6 +1,7 @@
 """One style for every figure, and `show`, which puts a figure and a digest of its data on the page.
 
-The digest is text: nbval compares it, so a figure cannot change without a test seeing it.
+The digest is text: nbval compares it, so a figure cannot change without a test seeing it. `frames`
+shows one figure at several values of a parameter.
 """
 
 import base64
@@ -8,6 +9,7 @@ import io
 import itertools
 import os
 import zlib
+from collections.abc import Callable, Sequence
 
 import matplotlib
 import matplotlib.pyplot as plt
@@ -21,6 +23,8 @@ from PIL import Image
 
 from normbook.lab.claims import significant
 
+FRAMES = "application/vnd.normbook.frames+json"
+MOST = 8  # frames: they weigh as much as pictures
 WIDTH = 6.4  # inches: a column of text on a screen, and still legible at 360 pixels
 
 # Okabe and Ito's colours, which stay apart for colour-blind readers.
@@ -35,7 +39,7 @@ COLOURS = {
     "pink": "#CC79A7",
     "grey": "#777777",
 }
-# The same method has the same colour in the whole book.
+# The same method has the same colour in the whole book. What is no method is drawn in a colour.
 METHODS = {
     "naive": "grey",
     "norm": "orange",
@@ -51,6 +55,10 @@ METHODS = {
     "scaled": "green",
     "layerscale": "orange",
     "rezero": "red",
+    "skipinit": "red",
+    "fixup": "green",
+    "dyt": "red",
+    "derf": "orange",
     "batch": "pink",
     "layer": "blue",
     "rms": "green",
@@ -90,14 +98,20 @@ STYLE = {
     "ytick.labelsize": 12,
     "axes.prop_cycle": matplotlib.cycler(color=[c for n, c in COLOURS.items() if n != "yellow"]),
 }
-matplotlib.rcParams.update(STYLE)
 
 
-def colour(method: str) -> str:
-    """Return the book's colour of a method ("pre", "batch", "theory", …), as a hex code."""
-    if method not in METHODS:
-        raise ValueError(f"method must be one of {sorted(METHODS)}, got {method!r}")
-    return COLOURS[METHODS[method]]
+def use_style() -> None:
+    """Draw in the book's style from now on; `begin` asks for it."""
+    matplotlib.rcParams.update(STYLE)
+
+
+def colour(name: str) -> str:
+    """Return the hex code of a colour ("green"), or of a method's colour ("pre", "theory", …)."""
+    shade = METHODS.get(name, name)
+    if shade not in COLOURS:
+        known = f"a method, one of {sorted(METHODS)}, or a colour, one of {sorted(COLOURS)}"
+        raise ValueError(f"name must be {known}, got {name!r}")
+    return COLOURS[shade]
 
 
 def subplots(rows: int = 1, columns: int = 1, height: float = 4.0, **options):
@@ -113,34 +127,34 @@ def theory(axis: Axes, x, y, label: str) -> None:
 
 
 def band(
-    axis: Axes, x, values, method: str, label: str, marker: str = "o", log: bool = False
+    axis: Axes, x, values, tint: str, label: str, marker: str = "o", log: bool = False
 ) -> None:
     """Draw the mean of `values` [seeds, points] over `x`, and the range of the seeds as a band.
 
-    With `log` it is the geometric mean: right for ratios on a logarithmic axis.
+    `tint` is a method or a colour, as in `colour`. With `log` it is the geometric mean: right for
+    ratios on a logarithmic axis.
     """
     values = np.asarray(values, dtype=float)
     if values.ndim != 2 or values.shape[1] != len(x):
         raise ValueError(f"values must have shape [seeds, {len(x)}], got {list(values.shape)}")
-    axis.fill_between(
-        x, values.min(0), values.max(0), color=colour(method), alpha=0.18, linewidth=0
-    )
+    axis.fill_between(x, values.min(0), values.max(0), color=colour(tint), alpha=0.18, linewidth=0)
     middle = np.exp(np.log(values).mean(0)) if log else values.mean(0)
-    axis.plot(x, middle, color=colour(method), marker=marker, label=label)
+    axis.plot(x, middle, color=colour(tint), marker=marker, label=label)
 
 
-def dots(axis: Axes, place: float, values, method: str, across: bool = False) -> None:
+def dots(axis: Axes, place: float, values, tint: str, across: bool = False) -> None:
     """Draw one dot a seed at `place` on the x axis, and their median as a bar.
 
-    With `across` the values lie along the x axis, and `place` is a row.
+    `tint` is a method or a colour, as in `colour`. With `across` the values lie along the x axis,
+    and `place` is a row.
     """
     values = np.asarray(values, dtype=float)
     middle, beside = np.median(values), [place - 0.13, place + 0.13]
     points, bar = ([place] * len(values), values), (beside, [middle, middle])
     if across:
         points, bar = points[::-1], bar[::-1]
-    axis.scatter(*points, s=28, color=colour(method), alpha=0.6, linewidths=0)
-    axis.plot(*bar, color=colour(method), linewidth=3)
+    axis.scatter(*points, s=28, color=colour(tint), alpha=0.6, linewidths=0)
+    axis.plot(*bar, color=colour(tint), linewidth=3)
 
 
 def logarithmic(axis: Axes, *names: str) -> None:
@@ -202,10 +216,80 @@ def show(figure: Figure) -> None:
     """
     if not isinstance(figure, Figure):
         raise TypeError(f"figure must be a matplotlib Figure, got {type(figure).__name__}")
-    picture = {} if os.environ.get("NORMBOOK_PICTURES") == "none" else {"image/png": png(figure)}
+    picture = {"image/png": png(figure)} if are_wanted() else {}
     text = digest(figure)
     plt.close(figure)
     display({**picture, "text/plain": text}, raw=True)
+
+
+def frames(draw: Callable[..., Figure], values: Sequence, name: str, chosen: object = None) -> None:
+    """Put one figure on the page at several values of a parameter, with a slider under it.
+
+    One output shows the frame of `chosen`; a notebook and paper show no other. Its text holds the
+    digests of all frames, so the tests see every point of each. Its metadata holds the other
+    frames as `FRAMES`, for the page alone: nbval leaves metadata out, as it leaves out pictures.
+
+    Args:
+        draw: gives the matplotlib Figure of one value; all of the same size, or the page jumps.
+        values: 2 to 8 numbers or strings, in the order of the slider.
+        name: what they are values of, as the slider says it: "depth L".
+        chosen: the value that is shown first; by default the middle one.
+
+    Raises: ValueError for too few, too many or equal values, a `chosen` that is none of them, or
+        figures of several sizes; TypeError where `draw` gives something else than a figure.
+    """
+    labels = [value if isinstance(value, str) else f"{value:g}" for value in values]
+    if not 2 <= len(set(labels)) == len(labels) <= MOST:
+        raise ValueError(f"values must be 2 to {MOST} different ones, got {labels}")
+    if chosen is not None and chosen not in values:
+        raise ValueError(f"chosen must be one of {labels}, got {chosen!r}")
+    first = len(labels) // 2 if chosen is None else list(values).index(chosen)
+    drawn = [draw(value) for value in values]
+    check_frames(drawn)
+    text = "\n".join(
+        f"{name} = {label}\n{digest(figure)}" for label, figure in zip(labels, drawn, strict=True)
+    )
+    data, metadata = {"text/plain": text}, {}
+    if are_wanted():
+        pictures = [png(figure) for figure in drawn]
+        data = {"image/png": pictures[first], **data}
+        found = [
+            {"label": label, "words": in_words(figure), "png": picture}
+            for label, figure, picture in zip(labels, drawn, pictures, strict=True)
+        ]
+        del found[first]["png"]  # it is the output's own
+        metadata = {FRAMES: {"name": name, "first": first, "frames": found}}
+    for figure in drawn:
+        plt.close(figure)
+    display(data, metadata=metadata, raw=True)
+
+
+def check_frames(drawn: list[Figure]) -> None:
+    """Raise where frames are not figures of one size."""
+    for figure in drawn:
+        if not isinstance(figure, Figure):
+            raise TypeError(f"draw must give a matplotlib Figure, got {type(figure).__name__}")
+    sizes = sorted({"{:g} × {:g}".format(*figure.get_size_inches()) for figure in drawn})
+    if len(sizes) > 1:
+        raise ValueError(f"draw must give figures of one size, got {', '.join(sizes)} inches")
+
+
+def in_words(figure: Figure) -> str:
+    """Return where the named lines of a figure begin and end, for those who do not see it."""
+    words = []
+    for axis in figure.axes:
+        for line in axis.get_lines():
+            values = np.asarray(line.get_ydata(), dtype=float)
+            values = values[np.isfinite(values)]
+            if len(values) and not line.get_label().startswith("_"):
+                begin, end = significant(values[0]), significant(values[-1])
+                words.append(f"{name_of(line)} from {begin} to {end}")
+    return "; ".join(words)
+
+
+def are_wanted() -> bool:
+    """Whether pictures are drawn: the tests that compare digests do without."""
+    return os.environ.get("NORMBOOK_PICTURES") != "none"
 
 
 def png(figure: Figure) -> str:

@@ -26,16 +26,19 @@ class UnperturbedError(RuntimeError):
 def begin() -> None:
     """Compute in float64 on one thread, so that the printed digits are the same on every machine.
 
-    `NORMBOOK_THREADS` sets another number of threads, for the tests that compare them.
-    `NORMBOOK_PERTURB` changes whatever is drawn from now on by that relative amount, by which one
-    sees whether a notebook's printed digits depend on rounding.
+    Figures are drawn in the book's style from now on. `NORMBOOK_THREADS` sets another number of
+    threads, for the tests that compare them. `NORMBOOK_PERTURB` changes whatever is drawn by torch
+    by that relative amount: so one sees whether a notebook's printed digits depend on rounding.
     """
+    from normbook.lab.figures import use_style  # pyplot: slow, and not everyone draws
+
     global changed
     threads = os.environ.get("NORMBOOK_THREADS", "1")
     if not threads.isdigit() or int(threads) < 1:
         raise ValueError(f"NORMBOOK_THREADS must be a whole number from 1, got {threads!r}")
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(int(threads))
+    use_style()
     changed = 0
     if amount():
         perturb_draws()

@@ -11,7 +11,7 @@ from normbook.press.questions import dead_links
 from normbook.press.siblings import is_folded, stale_because, state
 
 LONGEST = 80  # characters of code that fit the column
-SHOWS = re.compile(r"\bshow\(")
+SHOWS = re.compile(r"\bshow\(|\bfigures\.frames\(")
 # A place on somebody's disk: never in a notebook that others open.
 PATH = re.compile(r"(?<![\w.:/~])/(?:home|root|Users|tmp|usr|opt|var|mnt|work|private)/\S+")
 WINDOWS_PATH = re.compile(r"\b[A-Z]:\\+\w+")

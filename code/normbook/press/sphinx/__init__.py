@@ -4,6 +4,7 @@ from sphinx.application import Sphinx
 
 from normbook.press.sphinx import buttons, directives, docstrings, engine, numbers, speed, state
 from normbook.press.sphinx.claims import FoldClaims, JoinLines
+from normbook.press.sphinx.frames import Frames, OfferFrames, close_slider, open_slider
 
 
 def setup(app: Sphinx) -> dict:
@@ -20,6 +21,8 @@ def setup(app: Sphinx) -> dict:
     app.connect("html-page-context", buttons.add_offers, priority=900)
     app.add_transform(FoldClaims)
     app.add_transform(JoinLines)
+    app.add_node(Frames, html=(open_slider, close_slider))
+    app.add_transform(OfferFrames)
     app.add_directive("ledger", directives.Ledger)
     app.add_directive("engine", engine.Engine)
     app.add_directive("questions", directives.Questions)

@@ -4,7 +4,7 @@ from docutils import nodes
 from sphinx.transforms import SphinxTransform
 
 from normbook.press.siblings import CLAIMS_TAG, counted
-from normbook.press.sphinx.state import evidence_of
+from normbook.press.sphinx.state import recorded_cells
 
 
 class FoldClaims(SphinxTransform):
@@ -14,21 +14,10 @@ class FoldClaims(SphinxTransform):
 
     def apply(self, **unused) -> None:
         """Give the cells of this page their line, counted from what they recorded."""
-        page = evidence_of(self.app).book.pages.get(self.env.docname)
-        if page is None or not page.is_chapter:
-            return
-        cells = [
-            node
-            for node in self.document.findall(nodes.container)
-            if node.get("nb_element") == "cell_code"
-        ]
-        for node in cells:
-            if f"tag_{CLAIMS_TAG}" not in node["classes"]:
-                continue
-            before = page.notebook.cells[: node["cell_index"]]
-            index = sum(cell.cell_type == "code" for cell in before)
-            line = counted(page.recorded_cells[index].outputs)
-            node["hide_mode"], node["prompt_show"], node["prompt_hide"] = "all", line, line
+        for node, cell in recorded_cells(self):
+            if f"tag_{CLAIMS_TAG}" in node["classes"]:
+                line = counted(cell.outputs)
+                node["hide_mode"], node["prompt_show"], node["prompt_hide"] = "all", line, line
 
 
 class JoinLines(SphinxTransform):
