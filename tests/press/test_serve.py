@@ -19,26 +19,32 @@ import pytest
 from helpers import CHAPTER, ROOT, edit
 
 from normbook.press import publish, serve
+from normbook.press.book import Book
 from normbook.press.files import PressError
+from normbook.press.rules import problems_of_book
 
+NEW = "01-my-topic"
 WORDS = "# Words\n\nThere are few of them.\n"
 PATIENCE = 90  # seconds; a build of this book takes five on a quiet machine
 
 
 @pytest.fixture(scope="module")
 def house(tmp_path_factory):
-    """The folder of a book with a recorded cover and a page of words, not built yet."""
+    """The folder of a book: a recorded cover, a page of words, a new chapter; not built yet."""
     root = tmp_path_factory.mktemp("house") / "a path with spaces"
     shutil.copytree(ROOT / "code", root / "code", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("_static", "_templates"):
         shutil.copytree(ROOT / "book" / name, root / "book" / name)
-    for name in ("_config.yml", "pyproject.toml", "LICENSE-text.md", "book/references.bib"):
+    settings = ("_config.yml", "pyproject.toml", "requirements.txt", "LICENSE-text.md")
+    (root / "book/claims").mkdir()
+    for name in (*settings, "book/references.bib", "book/claims/schema.json"):
         shutil.copy(ROOT / name, root / name)
     (root / "_toc.yml").write_text("format: jb-book\nroot: index\nchapters:\n- file: words\n")
     (root / "book/index.md").write_text(CHAPTER.replace("fig-small", "fig-cover"), "utf-8")
     (root / "book/words.md").write_text(WORDS, "utf-8")
-    answer = press(root, "record")
-    assert answer.returncode == 0, answer.stdout + answer.stderr
+    for command in (["template", NEW], ["record"]):
+        answer = press(root, *command)
+        assert answer.returncode == 0, answer.stdout + answer.stderr
     return root
 
 
@@ -47,10 +53,10 @@ def surroundings(root) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(root / "code"), "PATH": "/nonexistent"}
 
 
-def press(root, module: str) -> subprocess.CompletedProcess:
+def press(root, module: str, *words: str) -> subprocess.CompletedProcess:
     """Run a part of the press in another folder than the book's."""
     return subprocess.run(
-        [sys.executable, "-m", f"normbook.press.{module}"],
+        [sys.executable, "-m", f"normbook.press.{module}", *words],
         cwd=root.parent,
         env=surroundings(root),
         capture_output=True,
@@ -73,6 +79,14 @@ def test_a_book_is_built_in_a_path_with_spaces_without_git_from_elsewhere(house)
     assert "words" in answer.stdout
     assert re.fullmatch(r"built in \d+\.\d s", said[-2])
     assert said[-1] == f"The book is at {(house / '_build/html/index.html').as_uri()}"
+
+
+def test_a_new_chapter_keeps_the_rules_and_is_built(house):
+    assert problems_of_book(Book(house)) == []
+    assert press(house, "publish").returncode == 0
+    page = (house / f"_build/html/{NEW}.html").read_text("utf-8")
+    for part in ("1 My topic", "Fig. 1.1", "✓ 1 claim checked", "not the same value each time"):
+        assert part in page
 
 
 def test_recording_again_and_a_cover_that_is_there_change_nothing(house):
