@@ -15,7 +15,7 @@ from normbook.press import record as recorder
 from normbook.press.book import Book
 from normbook.press.files import PressError
 from normbook.press.ledger import write_json
-from normbook.press.publish import refresh
+from normbook.press.publish import refresh_words
 from normbook.press.reach import reached
 from normbook.press.rules import problems_of_book
 
@@ -72,7 +72,7 @@ def test_a_spoilt_cell_fails_and_no_other(name, verdicts):
 
 def test_make_book_stops_at_a_stale_chapter(small_book):
     with pytest.raises(PressError, match="07-small is stale, nothing is recorded: make record"):
-        refresh(Book(small_book.root))
+        refresh_words(Book(small_book.root))
 
 
 # --- claims and pictures ---

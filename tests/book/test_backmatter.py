@@ -8,7 +8,7 @@ from helpers import ROOT
 
 from normbook.press.book import Book
 from normbook.press.ledger import sources
-from normbook.press.reading import CELL, minutes
+from normbook.press.reading import CELL, reading_minutes
 
 BOOK = Book()
 GREEK = (
@@ -165,4 +165,4 @@ def test_every_reference_says_where_to_read_it():
 def test_a_chapter_begins_with_what_it_asks_of_its_reader(page):
     assert "\n```{about}\n" in page.text
     assert "Reading time" not in page.text, "the build counts it"
-    assert 5 <= minutes(page.text) <= 90
+    assert 5 <= reading_minutes(page.text) <= 90

@@ -10,14 +10,14 @@ from normbook.press.book import Book
 from normbook.press.limits import (
     headline,
     limits_of,
+    long_cells,
+    long_prose_lines,
     pieces,
-    prose_lines,
     slow_chapters,
     table,
-    visible_cells,
 )
 from normbook.press.pages import Page
-from normbook.press.reading import minutes
+from normbook.press.reading import reading_minutes
 
 PAGES = Book().pages
 WORDS = "word " * 2000  # ten minutes
@@ -45,12 +45,12 @@ def with_prose(text: str) -> Page:
 
 
 def test_a_visible_cell_that_is_too_long_is_found():
-    assert visible_cells(with_cell("x = 1\n" * 24 + "x = 1")) == []
+    assert long_cells(with_cell("x = 1\n" * 24 + "x = 1")) == []
     line = CHAPTER.count("\n") + 3  # within the fence
     problem = f"07-small.md:{line}: a visible cell of 26 lines, 25 at most"
-    assert visible_cells(with_cell("x = 1\n" * 25 + "x = 1")) == [problem]
+    assert long_cells(with_cell("x = 1\n" * 25 + "x = 1")) == [problem]
     ignored = with_cell("x = 1\n" * 25 + "x = 1", ":tags: [nbval-ignore-output]\n\n")
-    assert visible_cells(ignored) == [problem]
+    assert long_cells(ignored) == [problem]
     assert limits_of(ignored) == [problem]
 
 
@@ -65,12 +65,12 @@ def test_a_visible_cell_that_is_too_long_is_found():
     ],
 )
 def test_a_folded_cell_may_be_long(options):
-    assert visible_cells(with_cell("x = 1\n" * 40 + "x = 1", options)) == []
+    assert long_cells(with_cell("x = 1\n" * 40 + "x = 1", options)) == []
 
 
 def test_options_are_no_lines_of_code():
     options = "---\n" + "".join(f"key{i}: 1\n" for i in range(20)) + "---\n"
-    assert visible_cells(with_cell("x = 1\n" * 24 + "x = 1", options)) == []
+    assert long_cells(with_cell("x = 1\n" * 24 + "x = 1", options)) == []
 
 
 # --- lines ---
@@ -98,7 +98,7 @@ def test_a_long_line_of_prose_is_found(text, below):
     page = with_prose(text)
     number = CHAPTER.count("\n") + 2 + below
     length = len(page.text.splitlines()[number - 1])
-    assert prose_lines(page) == [f"07-small.md:{number}: {length} characters, 110 at most"]
+    assert long_prose_lines(page) == [f"07-small.md:{number}: {length} characters, 110 at most"]
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_a_long_line_of_prose_is_found(text, below):
 def test_a_long_line_of_a_caption_or_an_alt_text_is_found(options):
     page = with_cell("x = 1", options)
     number = page.text.splitlines().index(next(s for s in page.text.splitlines() if LONG in s)) + 1
-    assert [problem.split(":")[1] for problem in prose_lines(page)] == [str(number)]
+    assert [problem.split(":")[1] for problem in long_prose_lines(page)] == [str(number)]
 
 
 @pytest.mark.parametrize(
@@ -140,12 +140,12 @@ def test_a_long_line_of_a_caption_or_an_alt_text_is_found(options):
     ],
 )
 def test_what_cannot_be_wrapped_passes(text):
-    assert prose_lines(with_prose(text)) == []
+    assert long_prose_lines(with_prose(text)) == []
 
 
 def test_code_and_the_head_are_no_prose():
-    assert prose_lines(with_cell(f"# {LONG}", "---\ntags: [hide-input]\n---\n")) == []
-    assert prose_lines(Page(Path("x.md"), f"---\nkey: {LONG}\n---\n# Title\n")) == []
+    assert long_prose_lines(with_cell(f"# {LONG}", "---\ntags: [hide-input]\n---\n")) == []
+    assert long_prose_lines(Page(Path("x.md"), f"---\nkey: {LONG}\n---\n# Title\n")) == []
 
 
 def test_a_line_is_broken_only_where_nothing_is_cut_and_nothing_begins():
@@ -196,8 +196,8 @@ SOLUTION = """
     ],
 )
 def test_what_is_folded_takes_no_time(folded):
-    assert minutes(WORDS) == 10
-    assert minutes(f"{WORDS}\n\n{folded}\n\nand more\n") == 10
+    assert reading_minutes(WORDS) == 10
+    assert reading_minutes(f"{WORDS}\n\n{folded}\n\nand more\n") == 10
 
 
 @pytest.mark.parametrize(
@@ -213,13 +213,13 @@ def test_what_is_folded_takes_no_time(folded):
     ],
 )
 def test_what_is_open_takes_time(text):
-    assert minutes(f"{WORDS}\n\n{text}\n") == 20
+    assert reading_minutes(f"{WORDS}\n\n{text}\n") == 20
 
 
 def test_a_figure_in_a_folded_cell_takes_no_time_and_one_over_folded_code_does():
     cell = "```{code-cell} python\n---\nmystnb:\n  figure:\n    name: f\ntags: [%s]\n---\nx\n```\n"
-    assert minutes(WORDS + "\n" + cell % "hide-cell" * 10) == 10
-    assert minutes(WORDS + "\n" + cell % "hide-input" * 10) == 15
+    assert reading_minutes(WORDS + "\n" + cell % "hide-cell" * 10) == 10
+    assert reading_minutes(WORDS + "\n" + cell % "hide-input" * 10) == 15
 
 
 # --- the first figure ---
@@ -259,4 +259,4 @@ def test_a_chapter_that_runs_too_long_is_found(small_book):
 
 def test_the_projects_own_pages_are_wrapped():
     for path in sorted(ROOT.glob("*.md")):
-        assert prose_lines(Page(path, path.read_text(encoding="utf-8"))) == []
+        assert long_prose_lines(Page(path, path.read_text(encoding="utf-8"))) == []

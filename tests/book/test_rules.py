@@ -9,11 +9,11 @@ from helpers import CHAPTER, ROOT, edit, lay_claims
 from normbook.press import record as recorder
 from normbook.press.book import GLUE, Book
 from normbook.press.files import PressError
-from normbook.press.ledger import MIME
+from normbook.press.ledger import CLAIM_DATA
 from normbook.press.rules import (
     failed_claims,
     figures_without_words,
-    long_lines,
+    long_code_lines,
     more_than_claims,
     paths_in,
     problems_of_book,
@@ -121,7 +121,7 @@ def test_a_figure_without_any_metadata_is_found(small_book):
 
 def test_a_line_that_would_be_cut_off_is_found(small_book):
     edit(small_book.folder / "07-small.md", 'print("mean 0.503")', f"print({'1' * 80})")
-    problems = long_lines(Book(small_book.root).pages["07-small"])
+    problems = long_code_lines(Book(small_book.root).pages["07-small"])
     assert len(problems) == 1
     assert "has 87 characters, 80 fit" in problems[0]
 
@@ -139,7 +139,8 @@ def entry(name="c", **changes):
 def measuring(book, *found):
     """The book, its chapter recorded as if a cell had found this (id, passed, rivals)."""
     outputs = [
-        {"output_type": "display_data", "metadata": {}, "data": {MIME: said(*one)}} for one in found
+        {"output_type": "display_data", "metadata": {}, "data": {CLAIM_DATA: said(*one)}}
+        for one in found
     ]
     code = {"cell_type": "code", "id": "c", "metadata": {}, "source": "", "execution_count": 1}
     write_sibling(book.pages["07-small"], {**code, "outputs": outputs})
@@ -237,7 +238,7 @@ def test_more_than_one_illustration_in_ten_is_found(small_book, count, found):
 
 def test_a_folded_cell_that_shows_more_than_claims_is_found(small_book):
     outputs = [
-        {"output_type": "display_data", "metadata": {}, "data": {MIME: said("c")}},
+        {"output_type": "display_data", "metadata": {}, "data": {CLAIM_DATA: said("c")}},
         {"output_type": "display_data", "metadata": {}, "data": {GLUE: "'1'"}},
         {"output_type": "stream", "name": "stdout", "text": "printed"},
     ]

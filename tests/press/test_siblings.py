@@ -123,14 +123,6 @@ def test_a_claim_asks_for_a_run_when_its_line_would_change(book, changes, reason
     assert stale_because(*reread(book)) == reason
 
 
-def test_a_cell_that_raises_is_not_recorded(book, recorded_text):
-    edit(book.folder / "07-small.md", 'print("mean 0.503")', "raise ValueError('no')")
-    problem = recorder.record(book.root, "07-small")
-    assert "07-small was not recorded" in problem
-    assert "ValueError" in problem
-    assert book.pages["07-small"].sibling.read_text(encoding="utf-8") == recorded_text
-
-
 def test_an_expected_error_keeps_type_and_message_only(book):
     edit(
         book.folder / "07-small.md",
@@ -148,15 +140,6 @@ def test_an_expected_error_keeps_type_and_message_only(book):
     assert output.ename == "RuntimeError"
     assert output.traceback == [f"RuntimeError: {output.evalue}"]
     assert problems_of_book(changed) == []
-
-
-def test_a_cell_that_warns_is_not_recorded(book):
-    edit(
-        book.folder / "07-small.md",
-        'print("mean 0.503")',
-        "import warnings\n\nwarnings.warn('careful')",
-    )
-    assert "writes to stderr" in recorder.record(book.root, "07-small")
 
 
 def test_links_lead_to_the_neighbours(book):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from normbook.press.book import Book
 from normbook.press.files import PressError, write_whole
-from normbook.press.ledger import FOLDER
+from normbook.press.ledger import CLAIMS
 from normbook.press.pages import Page
 
 NAME = re.compile(r"(?P<number>\d\d|[a-z])-(?P<short>[a-z0-9]+(?:-[a-z0-9]+)*)")
@@ -60,7 +60,7 @@ def chapter_files(book: Book, name: str) -> dict[Path, str]:
     if parts is None:
         raise PressError(f"NAME must be {form}, got {name!r}")
     number, short = Page(Path(f"{name}.md"), "").number, parts["short"]
-    paths = [book.folder / f"{name}.md", book.folder / FOLDER / f"{name}.yml"]
+    paths = [book.folder / f"{name}.md", book.folder / CLAIMS / f"{name}.yml"]
     taken = [page.source for page in book.pages.values() if page.number == number]
     for path in [*paths, *taken]:
         if path.exists():
@@ -96,7 +96,7 @@ def main() -> int:
     except PressError as error:
         print(error, file=sys.stderr)
         return 1
-    print(LEFT.format(name=name, folder=FOLDER))
+    print(LEFT.format(name=name, folder=CLAIMS))
     return 0
 
 

@@ -3,7 +3,7 @@
 from docutils import nodes
 from sphinx.transforms import SphinxTransform
 
-from normbook.press.siblings import CLAIMS_TAG, counted
+from normbook.press.siblings import CLAIMS_TAG, count_of_claims
 from normbook.press.sphinx.state import evidence_of
 
 
@@ -27,7 +27,7 @@ class FoldClaims(SphinxTransform):
                 continue
             before = page.notebook.cells[: node["cell_index"]]
             index = sum(cell.cell_type == "code" for cell in before)
-            line = counted(page.recorded_cells[index].outputs)
+            line = count_of_claims(page.recorded_cells[index].outputs)
             node["hide_mode"], node["prompt_show"], node["prompt_hide"] = "all", line, line
 
 
