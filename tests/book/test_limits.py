@@ -25,9 +25,11 @@ LONG = ("some words " * 11).strip()  # 120 characters
 LINK = "https://" + "x" * 110
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_the_book_keeps_its_limits(name):
-    assert limits_of(PAGES[name]) == []
+def test_the_book_and_the_projects_own_pages_keep_their_limits():
+    own = [Page(path, path.read_text(encoding="utf-8")) for path in ROOT.glob("*.md")]
+    assert len(own) > 4
+    assert [problem for page in own for problem in long_prose_lines(page)] == []
+    assert [problem for page in PAGES.values() for problem in limits_of(page)] == []
 
 
 def with_cell(code: str, options: str = "") -> Page:
@@ -54,16 +56,12 @@ def test_a_visible_cell_that_is_too_long_is_found():
     assert limits_of(ignored) == [problem]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        ":tags: [hide-input]\n\n",
-        ":tags: [hide-cell]\n\n",
-        "---\ntags: [remove-input]\n---\n",
-        "---\ntags: [claims]\n---\n",
-        "---\njupyter:\n  source_hidden: true\n---\n",
-    ],
-)
+FOLDING = [":tags: [hide-input]\n\n", ":tags: [hide-cell]\n\n"]
+FOLDING += [f"---\n{at}\n---\n" for at in ("tags: [remove-input]", "tags: [claims]")]
+FOLDING += ["---\njupyter:\n  source_hidden: true\n---\n"]
+
+
+@pytest.mark.parametrize("options", FOLDING)
 def test_a_folded_cell_may_be_long(options):
     assert long_cells(with_cell("x = 1\n" * 40 + "x = 1", options)) == []
 
@@ -115,30 +113,15 @@ def test_a_long_line_of_a_caption_or_an_alt_text_is_found(options):
     assert [problem.split(":")[1] for problem in long_prose_lines(page)] == [str(number)]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "a" * 110,
-        f"| {LONG} | {LONG} |",
-        f"## {LONG}",
-        f"$$\n{LONG}\n$$ (eq-x)",
-        f"$$ {LONG} $$",
-        f"```python\n{LONG}\n```",
-        f"~~~\n{LONG}\n~~~",
-        f"```{{eval-rst}}\n{LONG}\n```",
-        f":::{{admonition}} {LONG}\nshort\n:::",
-        f"```{{exercise-start}} {LONG}\n:label: ex\n```",
-        f"% {LONG}",
-        f"<p>{LONG}</p>",
-        f"[there]: {LINK} 'a title'",
-        f"[{LONG}]({LINK})",
-        f"- {LINK}",
-        f"- [there]({LINK}).",
-        f"{{ref}}`{LONG} <sec-x>`",
-        f"`{LONG}`",
-        f"${LONG}$,",
-    ],
-)
+UNBROKEN = ["a" * 110, f"| {LONG} | {LONG} |", f"## {LONG}", f"% {LONG}", f"<p>{LONG}</p>"]
+UNBROKEN += [f"$$\n{LONG}\n$$ (eq-x)", f"$$ {LONG} $$", f"${LONG}$,", f"`{LONG}`"]
+UNBROKEN += [f"```python\n{LONG}\n```", f"~~~\n{LONG}\n~~~", f"```{{eval-rst}}\n{LONG}\n```"]
+UNBROKEN += [f":::{{admonition}} {LONG}\nshort\n:::", f"{{ref}}`{LONG} <sec-x>`"]
+UNBROKEN += [f"```{{exercise-start}} {LONG}\n:label: ex\n```", f"[there]: {LINK} 'a title'"]
+UNBROKEN += [f"[{LONG}]({LINK})", f"- {LINK}", f"- [there]({LINK})."]
+
+
+@pytest.mark.parametrize("text", UNBROKEN)
 def test_what_cannot_be_wrapped_passes(text):
     assert long_prose_lines(with_prose(text)) == []
 
@@ -176,44 +159,25 @@ SOLUTION = """
 ```{solution-end}
 ```
 """
+CODE = "x = 1\n" * 300
+FOLDED = [f":::{{dropdown}} Deeper\n{WORDS}\n:::", f"```{{dropdown}} Deeper\n{WORDS}\n```"]
+FOLDED += [f":::{{admonition}} You may have read\n:class: warning dropdown\n{WORDS}\n:::"]
+FOLDED += [f":::{{note}}\n:class: dropdown\n\n{WORDS}\n:::"]
+FOLDED += [f"::::{{note}}\nshort\n\n:::{{dropdown}} Deeper\n{WORDS}\n:::\n::::"]
+FOLDED += [":::{dropdown} Deeper\n" + "$$\na\n$$\n" * 30 + ":::"]
+FOLDED += [SOLUTION % (WORDS, "x = 1"), SOLUTION % ("short", CODE)]
+FOLDED += [f"```{{code-cell}} python\n{options}{CODE}```" for options in FOLDING]
+OPEN = [f":::{{admonition}} In one minute\n:class: tip\n{WORDS}\n:::"]
+OPEN += [f":::{{note}}\nA dropdown is not this: {WORDS}\n:::"]
+OPEN += [f"```{{exercise-start}}\n:label: ex-x\n```\n{WORDS}\n```{{exercise-end}}\n```"]
+OPEN += [f"{SOLUTION % ('short', 'x = 1')}\n{WORDS}\n{SOLUTION % ('short', 'x = 1')}"]
+OPEN += [f"```{{code-cell}} python\n# hide-input, claims, source_hidden: true\n{CODE}```"]
 
 
-@pytest.mark.parametrize(
-    "folded",
-    [
-        f":::{{dropdown}} Deeper\n{WORDS}\n:::",
-        f":::{{admonition}} You may have read\n:class: warning dropdown\n{WORDS}\n:::",
-        f":::{{note}}\n:class: dropdown\n\n{WORDS}\n:::",
-        f"```{{dropdown}} Deeper\n{WORDS}\n```",
-        f"::::{{note}}\nshort\n\n:::{{dropdown}} Deeper\n{WORDS}\n:::\n::::",
-        ":::{dropdown} Deeper\n" + "$$\na\n$$\n" * 30 + ":::",
-        SOLUTION % (WORDS, "x = 1"),
-        SOLUTION % ("short", "x = 1\n" * 300),
-        "```{code-cell} python\n---\ntags: [claims]\n---\n" + "x = 1\n" * 300 + "```",
-        "```{code-cell} python\n---\njupyter:\n  source_hidden: true\n---\n"
-        + "x = 1\n" * 300
-        + "```",
-    ],
-)
-def test_what_is_folded_takes_no_time(folded):
-    assert reading_minutes(WORDS) == 10
-    assert reading_minutes(f"{WORDS}\n\n{folded}\n\nand more\n") == 10
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        f":::{{admonition}} In one minute\n:class: tip\n{WORDS}\n:::",
-        f":::{{note}}\nA dropdown is not this: {WORDS}\n:::",
-        f"```{{exercise-start}}\n:label: ex-x\n```\n{WORDS}\n```{{exercise-end}}\n```",
-        f"{SOLUTION % ('short', 'x = 1')}\n{WORDS}\n{SOLUTION % ('short', 'x = 1')}",
-        "```{code-cell} python\n# hide-input, claims, source_hidden: true\n"
-        + "x = 1\n" * 300
-        + "```",
-    ],
-)
-def test_what_is_open_takes_time(text):
-    assert reading_minutes(f"{WORDS}\n\n{text}\n") == 20
+@pytest.mark.parametrize("text", FOLDED + OPEN)
+def test_what_is_folded_takes_no_time_and_what_is_open_does(text):
+    wanted = 10 if text in FOLDED else 20
+    assert reading_minutes(f"{WORDS}\n\n{text}\n\nand more\n") == wanted
 
 
 def test_a_figure_in_a_folded_cell_takes_no_time_and_one_over_folded_code_does():
@@ -255,8 +219,3 @@ def test_a_chapter_that_runs_too_long_is_found(small_book):
     small_book.timings.write_text(json.dumps({"floor": {"processor": 2.0}, "chapters": rows}))
     problem = "08-long: 26 times the floor, 25 at most"
     assert slow_chapters(Book(small_book.root)) == [problem]
-
-
-def test_the_projects_own_pages_are_wrapped():
-    for path in sorted(ROOT.glob("*.md")):
-        assert long_prose_lines(Page(path, path.read_text(encoding="utf-8"))) == []

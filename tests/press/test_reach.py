@@ -3,9 +3,10 @@
 import argparse
 import re
 import shutil
+from functools import partial
 
 import pytest
-from helpers import ROOT, edit, lay_small_book
+from helpers import ROOT, edit, lay_small_book, print_instead
 
 from normbook.press import record as recorder
 from normbook.press.book import Book
@@ -33,18 +34,15 @@ def touched_by(code_copy, change) -> dict[str, list[str]]:
     return {name: modules for name, modules in found.items() if modules}
 
 
-def test_a_line_width_touches_every_page(code_copy):
-    path = code_copy / "normbook/lab/figures.py"
-    touched = touched_by(
-        code_copy, lambda: edit(path, '"lines.linewidth": 2.2', '"lines.linewidth": 9')
-    )
-    assert touched == {page.name: ["normbook.lab.figures"] for page in Book().chapters}
-
-
-def test_a_line_of_one_chapters_instrument_touches_that_chapter_alone(code_copy):
-    path = code_copy / "normbook/lab/drift.py"
-    touched = touched_by(code_copy, lambda: edit(path, "self.now = {}", "self.now = dict()"))
-    assert touched == {"01-why-normalize": ["normbook.lab.drift"]}
+def test_a_line_touches_the_pages_that_reach_its_module(code_copy):
+    everywhere = [page.name for page in Book().chapters]
+    for module, old, new, names in (
+        ("lab/figures", '"lines.linewidth": 2.2', '"lines.linewidth": 9', everywhere),
+        ("lab/drift", "self.now = {}", "self.now = dict()", ["01-why-normalize"]),
+    ):
+        path = code_copy / f"normbook/{module}.py"
+        touched = touched_by(code_copy, partial(edit, path, old, new))
+        assert touched == {name: [f"normbook.{module.replace('/', '.')}"] for name in names}
 
 
 def test_a_line_of_the_engine_touches_the_pages_that_use_its_names(code_copy):
@@ -89,26 +87,31 @@ def test_a_pin_touches_every_page(code_copy):
     assert touched_by(code_copy, lambda: edit(path, "ruff==", "ruff==9")) == {}
 
 
+DOOR = "import normalization as nz\n"
+LAYERS, CLIPPING = "normbook.engine.layers", "normbook.engine.clipping"
+DRIFT = "normbook.lab.drift"
+
+
 @pytest.mark.parametrize(
     ("code", "module", "reaches"),
     [
-        ("import normalization as nz\nnz.LayerNorm(3)", "normbook.engine.layers", True),
-        ("from normalization import LayerNorm", "normbook.engine.layers", True),
-        ("import normalization as nz\nnz.LayerNorm(3)", "normbook.engine.clipping", False),
-        ("import normalization as nz\ngetattr(nz, 'LayerNorm')", "normbook.engine.clipping", True),
-        ("import normalization as nz\n%time nz", "normbook.engine.clipping", True),
-        ("from normbook.lab import drift", "normbook.lab.drift", True),
-        ("from normbook.lab.drift import Noise", "normbook.lab.drift", True),
-        ("import normbook.lab.drift", "normbook.lab.drift", True),
-        ("def late():\n    from normbook.lab import drift", "normbook.lab.drift", True),
+        (f"{DOOR}nz.LayerNorm(3)", LAYERS, True),
+        ("from normalization import LayerNorm", LAYERS, True),
+        (f"{DOOR}nz.LayerNorm(3)", CLIPPING, False),
+        (f"{DOOR}getattr(nz, 'LayerNorm')", CLIPPING, True),
+        (f"{DOOR}%time nz", CLIPPING, True),
+        ("from normbook.lab import drift", DRIFT, True),
+        ("from normbook.lab.drift import Noise", DRIFT, True),
+        ("import normbook.lab.drift", DRIFT, True),
+        ("def late():\n    from normbook.lab import drift", DRIFT, True),
         ("from normbook.lab import claim", "normbook.lab.claims", True),
-        ("from normbook.lab import claim", "normbook.lab.drift", False),
+        ("from normbook.lab import claim", DRIFT, False),
         ("1", "normbook.lab.figures", True),
     ],
 )
 def test_a_cell_reaches_what_it_names(code, module, reaches, small_book):
-    edit(small_book.folder / "07-small.md", 'print("mean 0.503")', code)
-    assert (module in reached(Book(small_book.root).pages["07-small"])) is reaches
+    page = print_instead(small_book, code).pages["07-small"]
+    assert (module in reached(page)) is reaches
 
 
 @pytest.mark.parametrize(

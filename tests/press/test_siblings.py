@@ -8,6 +8,7 @@ from helpers import edit, lay_claims, lay_small_book
 from normbook.press import record as recorder
 from normbook.press.book import Book
 from normbook.press.files import PressError
+from normbook.press.publish import refresh_words
 from normbook.press.rules import drift, problems_of_book
 from normbook.press.siblings import dump, make_sibling, marks_of, stale_because, state
 
@@ -51,10 +52,13 @@ def test_the_recorded_notebook_is_plain_and_complete(book):
     assert problems_of_book(book) == []
 
 
-def test_fresh_after_recording(book):
+def test_fresh_after_recording_and_not_before(book):
     page = book.pages["07-small"]
     assert state(book, page)[0] == "fresh"
     assert stale_because(book, page) == ""
+    page.sibling.unlink()
+    with pytest.raises(PressError, match="07-small is stale, nothing is recorded: make record"):
+        refresh_words(book)
 
 
 @pytest.mark.parametrize(
