@@ -16,8 +16,8 @@ VERSIONS := pinned
 ALONE_PYTHON := $(BIN)/python
 
 .DEFAULT_GOAL := help
-.PHONY: help book test record status serve clean test-portable test-kernels test-alone test-web \
-  gpu-check links report mutants bench bench-book test-power test-plain
+.PHONY: help book test record status serve chapter clean test-portable test-kernels test-alone \
+  test-web gpu-check links report mutants bench bench-book test-power test-plain
 
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -40,6 +40,9 @@ record: $(READY) ## execute the chapters that changed and keep what they print (
 
 serve: $(READY) ## serve the pages on this machine, and build them anew at each save
 	$(BIN)/python -m normbook.press.serve --port $(PORT)
+
+chapter: $(READY) ## make a new chapter that builds, to be rewritten: make chapter NAME=13-my-topic
+	@$(BIN)/python -m normbook.press.template "$(NAME)"
 
 clean: ## remove the built pages and the environment; the recorded results stay
 	rm -rf _build .venv $(KERNELS) $(CLAIMS) .pytest_cache .ruff_cache .hypothesis

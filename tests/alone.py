@@ -98,7 +98,7 @@ def texts(outputs) -> list:
     ]
 
 
-def foreign(environment: Path) -> str:
+def importable_of_ours(environment: Path) -> str:
     """Return what of ours, or of the press, the environment can import: nothing, one hopes."""
     code = (
         "import importlib.util as u; "
@@ -127,7 +127,7 @@ def main() -> int:
     book = Book()
     write_json(book.claims, book.claims_json)
     environment = make_environment(options.versions, options.python)
-    if found := foreign(environment):
+    if found := importable_of_ours(environment):
         raise SystemExit(f"{environment} should not have {found}: remove it and start again")
     print(f"alone with {versions_of(environment)}", flush=True)
     names = options.chapters or [page.name for page in book.chapters]

@@ -1,4 +1,4 @@
-"""What must turn red: a digit of an output, a point of a figure, an old picture, a passing rival.
+"""What must turn red: a digit of an output, a point of a figure, a passing rival.
 
 A small chapter is recorded, spoilt in one place, and run or read as `make test` does it.
 """
@@ -12,12 +12,7 @@ import pytest
 from helpers import CHAPTER, ROOT, edit, lay_claims, lay_small_book, print_instead
 
 from normbook.press import record as recorder
-from normbook.press.book import Book
-from normbook.press.files import PressError
 from normbook.press.ledger import write_json
-from normbook.press.publish import refresh
-from normbook.press.reach import reached
-from normbook.press.rules import problems_of_book
 
 FIGURE = """\
 figure, axis = figures.subplots()
@@ -82,12 +77,7 @@ def test_a_spoilt_cell_fails_and_no_other(name, verdicts):
     assert verdicts[name] is (name not in STAND)
 
 
-def test_make_book_stops_at_a_stale_chapter(small_book):
-    with pytest.raises(PressError, match="07-small is stale, nothing is recorded: make record"):
-        refresh(Book(small_book.root))
-
-
-# --- claims and pictures ---
+# --- claims ---
 
 CLAIM = {"id": "c", "status": "measured", "claim": "It holds.", "expected": 1, "tolerance": 0.1}
 CLAIMED = "from normbook.lab import claim\n\n"
@@ -111,52 +101,6 @@ def test_a_claim_that_fails_or_whose_rival_passes_stops_the_recording(
     book = print_instead(small_book, CLAIMED + code)
     write_json(book.claims, book.claims_json)
     assert said in recorder.record(book.root, "07-small")
-
-
-@pytest.fixture(scope="module")
-def claiming(tmp_path_factory):
-    """A book of two chapters, of which one claims a and b, in a loop; only a has a rival."""
-    book = lay_small_book(tmp_path_factory.mktemp("claiming"))
-    (book.folder / "08-next.md").write_text(CHAPTER.replace("small", "next"), encoding="utf-8")
-    (book.folder / "ledger.md").write_text("# The ledger\n")
-    (book.root / "_toc.yml").write_text(
-        "format: jb-book\nroot: 07-small\nchapters: [{file: 08-next}, {file: ledger}]\n"
-    )
-    lay_claims(book, {**CLAIM, "id": "c-a", "rival": {"none": 0}}, {**CLAIM, "id": "c-b"})
-    book = print_instead(book, f'{CLAIMED}for name in "ab":\n    claim(f"c-{{name}}", 1.0)')
-    write_json(book.claims, book.claims_json)
-    assert recorder.record(book.root, "07-small") == ""
-    return book
-
-
-def problems(book: Book) -> list[str]:
-    """What is wrong with the recorded chapter, and with the claims."""
-    return [problem for problem in problems_of_book(Book(book.root)) if "08-next is" not in problem]
-
-
-def test_a_measured_claim_without_a_rival_is_a_problem_and_one_with_it_is_not(claiming):
-    assert problems(claiming) == ["claims/07-small.yml:8: c-b has no rival"]
-
-
-def test_a_claim_of_another_chapters_file_is_a_problem(claiming):
-    path = claiming.folder / "claims/07-small.yml"
-    moved = path.rename(path.with_name("08-next.yml"))
-    try:
-        wanted = "07-small measures c-a, so it belongs into claims/07-small.yml"
-        assert f"claims/08-next.yml:1: {wanted}" in problems(claiming)
-    finally:
-        moved.rename(path)
-
-
-def test_an_old_picture_is_a_problem(claiming):
-    page = claiming.pages["07-small"]
-    now = reached(page)["normbook.lab.figures"]  # as if drawn with another line width
-    edit(page.sibling, f'"normbook.lab.figures": "{now}"', '"normbook.lab.figures": "older"')
-    try:
-        wanted = "07-small is stale, normbook.lab.figures changed since it was recorded"
-        assert any(wanted in problem for problem in problems(claiming))
-    finally:
-        edit(page.sibling, '"normbook.lab.figures": "older"', f'"normbook.lab.figures": "{now}"')
 
 
 # --- one pass tells drift from rounding ---

@@ -1,6 +1,7 @@
 """Who may import whom, and what the project must not say."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path

@@ -3,13 +3,12 @@
 import ast
 import re
 
-import pytest
 from helpers import ROOT
 
 from normbook.press.book import Book
 from normbook.press.ledger import sources
 from normbook.press.reach import CODE, door
-from normbook.press.reading import CELL, minutes
+from normbook.press.reading import CELL, reading_minutes
 
 BOOK = Book()
 GREEK = (
@@ -63,14 +62,11 @@ def base(symbol: str) -> str:
     return re.sub(r"[\^_].*$", "", symbol) if not symbol.startswith("n_") else symbol
 
 
-@pytest.mark.parametrize("row", EVERYWHERE + LOCAL, ids=lambda row: f"{row[0]}")
-def test_a_symbol_stands_in_the_chapters_that_the_table_names(row):
-    symbols, _, where = row
-    pages = chapters_of(where)
-    assert pages, row
-    for symbol in formulas(symbols):
-        for page in pages:
-            assert occurs(base(symbol), page), f"{symbol} in {page.name}"
+def test_a_symbol_stands_in_the_chapters_that_the_table_names():
+    rows = EVERYWHERE + LOCAL
+    assert [row for row in rows if not chapters_of(row[2])] == []
+    found = [(s, page) for row in rows for s in formulas(row[0]) for page in chapters_of(row[2])]
+    assert [(s, page.name) for s, page in found if not occurs(base(s), page)] == []
 
 
 def test_no_symbol_stands_twice_among_those_that_are_the_same_everywhere():
@@ -78,47 +74,37 @@ def test_no_symbol_stands_twice_among_those_that_are_the_same_everywhere():
     assert len(symbols) == len(set(symbols))
 
 
-@pytest.mark.parametrize("page", BOOK.chapters, ids=lambda page: page.name)
-def test_every_greek_letter_of_a_chapter_is_in_the_tables(page):
-    known = {"pi"} | {name for row in EVERYWHERE for name in GREEK_LETTER.findall(row[0])}
-    known |= {
-        name
-        for row in LOCAL
-        if page in chapters_of(row[2])
-        for name in GREEK_LETTER.findall(row[0])
-    }
-    used = {name for formula in formulas(prose(page)) for name in GREEK_LETTER.findall(formula)}
-    assert used <= known, f"notation.md does not know {sorted(used - known)} of {page.name}"
+def letters(rows: list) -> set[str]:
+    """The Greek letters that rows of the tables define."""
+    return {name for row in rows for name in GREEK_LETTER.findall(row[0])}
+
+
+def test_every_greek_letter_of_a_chapter_is_in_the_tables():
+    for page in BOOK.chapters:
+        known = {"pi"} | letters(EVERYWHERE)
+        known |= letters([row for row in LOCAL if page in chapters_of(row[2])])
+        used = {name for formula in formulas(prose(page)) for name in GREEK_LETTER.findall(formula)}
+        assert used <= known, f"notation.md does not know {sorted(used - known)} of {page.name}"
 
 
 # --- glossary ---
 
 
-def defined_terms() -> list[str]:
-    """The terms of the glossary."""
-    body = (
-        (ROOT / "book/glossary.md").read_text("utf-8").split("```{glossary}\n")[1].split("\n```")[0]
-    )
-    return [line for line in body.splitlines() if line and not line.startswith(" ")]
-
-
-def linked_terms(text: str) -> set[str]:
-    """The terms that a text links to."""
-    found = re.findall(r"\{term\}`([^`]+)`", text)
-    return {re.sub(r"^.*<(.+)>$", r"\1", term) for term in found}
-
-
 def test_each_term_is_used_and_each_used_term_is_defined():
-    terms = defined_terms()
+    body = BOOK.pages["glossary"].text.split("```{glossary}\n")[1].split("\n```")[0]
+    terms = [line for line in body.splitlines() if line and not line.startswith(" ")]
     assert terms == sorted(terms, key=str.lower)
-    used = set().union(*(linked_terms(page.text) for page in BOOK.chapters))
-    assert used == set(terms)
+    assert set().union(*(linked_terms(page) for page in BOOK.chapters)) == set(terms)
 
 
 def test_a_term_is_linked_once_a_chapter():
     for page in BOOK.chapters:
-        found = re.findall(r"\{term\}`(?:[^`<]*<)?([^`>]+)>?`", page.text)
-        assert len(found) == len(set(found)), page.name
+        assert len(linked_terms(page)) == len(set(linked_terms(page))), page.name
+
+
+def linked_terms(page) -> list[str]:
+    """The terms that a page links to."""
+    return re.findall(r"\{term\}`(?:[^`<]*<)?([^`>]+)>?`", page.text)
 
 
 # --- symptoms ---
@@ -159,8 +145,8 @@ def test_every_reference_says_where_to_read_it():
     assert [key for key, source in BOOK.references.items() if not source.url] == []
 
 
-@pytest.mark.parametrize("page", [p for p in BOOK.chapters if p.number], ids=lambda page: page.name)
-def test_a_chapter_begins_with_what_it_asks_of_its_reader(page):
-    assert "\n```{about}\n" in page.text
-    assert "Reading time" not in page.text, "the build counts it"
-    assert 5 <= minutes(page.text) <= 90
+def test_a_chapter_begins_with_what_it_asks_of_its_reader():
+    for page in (page for page in BOOK.chapters if page.number):
+        assert "\n```{about}\n" in page.text, page.name
+        assert "Reading time" not in page.text, f"{page.name}: the build counts it"
+        assert 5 <= reading_minutes(page.text) <= 90, page.name

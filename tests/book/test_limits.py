@@ -10,14 +10,14 @@ from normbook.press.book import Book
 from normbook.press.limits import (
     headline,
     limits_of,
+    long_cells,
+    long_prose_lines,
     pieces,
-    prose_lines,
     slow_chapters,
     table,
-    visible_cells,
 )
 from normbook.press.pages import Page
-from normbook.press.reading import minutes
+from normbook.press.reading import reading_minutes
 
 PAGES = Book().pages
 WORDS = "word " * 2000  # ten minutes
@@ -25,9 +25,11 @@ LONG = ("some words " * 11).strip()  # 120 characters
 LINK = "https://" + "x" * 110
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_the_book_keeps_its_limits(name):
-    assert limits_of(PAGES[name]) == []
+def test_the_book_and_the_projects_own_pages_keep_their_limits():
+    own = [Page(path, path.read_text(encoding="utf-8")) for path in ROOT.glob("*.md")]
+    assert len(own) > 4
+    assert [problem for page in own for problem in long_prose_lines(page)] == []
+    assert [problem for page in PAGES.values() for problem in limits_of(page)] == []
 
 
 def with_cell(code: str, options: str = "") -> Page:
@@ -45,32 +47,28 @@ def with_prose(text: str) -> Page:
 
 
 def test_a_visible_cell_that_is_too_long_is_found():
-    assert visible_cells(with_cell("x = 1\n" * 24 + "x = 1")) == []
+    assert long_cells(with_cell("x = 1\n" * 24 + "x = 1")) == []
     line = CHAPTER.count("\n") + 3  # within the fence
     problem = f"07-small.md:{line}: a visible cell of 26 lines, 25 at most"
-    assert visible_cells(with_cell("x = 1\n" * 25 + "x = 1")) == [problem]
+    assert long_cells(with_cell("x = 1\n" * 25 + "x = 1")) == [problem]
     ignored = with_cell("x = 1\n" * 25 + "x = 1", ":tags: [nbval-ignore-output]\n\n")
-    assert visible_cells(ignored) == [problem]
+    assert long_cells(ignored) == [problem]
     assert limits_of(ignored) == [problem]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        ":tags: [hide-input]\n\n",
-        ":tags: [hide-cell]\n\n",
-        "---\ntags: [remove-input]\n---\n",
-        "---\ntags: [claims]\n---\n",
-        "---\njupyter:\n  source_hidden: true\n---\n",
-    ],
-)
+FOLDING = [":tags: [hide-input]\n\n", ":tags: [hide-cell]\n\n"]
+FOLDING += [f"---\n{at}\n---\n" for at in ("tags: [remove-input]", "tags: [claims]")]
+FOLDING += ["---\njupyter:\n  source_hidden: true\n---\n"]
+
+
+@pytest.mark.parametrize("options", FOLDING)
 def test_a_folded_cell_may_be_long(options):
-    assert visible_cells(with_cell("x = 1\n" * 40 + "x = 1", options)) == []
+    assert long_cells(with_cell("x = 1\n" * 40 + "x = 1", options)) == []
 
 
 def test_options_are_no_lines_of_code():
     options = "---\n" + "".join(f"key{i}: 1\n" for i in range(20)) + "---\n"
-    assert visible_cells(with_cell("x = 1\n" * 24 + "x = 1", options)) == []
+    assert long_cells(with_cell("x = 1\n" * 24 + "x = 1", options)) == []
 
 
 # --- lines ---
@@ -98,7 +96,7 @@ def test_a_long_line_of_prose_is_found(text, below):
     page = with_prose(text)
     number = CHAPTER.count("\n") + 2 + below
     length = len(page.text.splitlines()[number - 1])
-    assert prose_lines(page) == [f"07-small.md:{number}: {length} characters, 110 at most"]
+    assert long_prose_lines(page) == [f"07-small.md:{number}: {length} characters, 110 at most"]
 
 
 @pytest.mark.parametrize(
@@ -112,40 +110,25 @@ def test_a_long_line_of_prose_is_found(text, below):
 def test_a_long_line_of_a_caption_or_an_alt_text_is_found(options):
     page = with_cell("x = 1", options)
     number = page.text.splitlines().index(next(s for s in page.text.splitlines() if LONG in s)) + 1
-    assert [problem.split(":")[1] for problem in prose_lines(page)] == [str(number)]
+    assert [problem.split(":")[1] for problem in long_prose_lines(page)] == [str(number)]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "a" * 110,
-        f"| {LONG} | {LONG} |",
-        f"## {LONG}",
-        f"$$\n{LONG}\n$$ (eq-x)",
-        f"$$ {LONG} $$",
-        f"```python\n{LONG}\n```",
-        f"~~~\n{LONG}\n~~~",
-        f"```{{eval-rst}}\n{LONG}\n```",
-        f":::{{admonition}} {LONG}\nshort\n:::",
-        f"```{{exercise-start}} {LONG}\n:label: ex\n```",
-        f"% {LONG}",
-        f"<p>{LONG}</p>",
-        f"[there]: {LINK} 'a title'",
-        f"[{LONG}]({LINK})",
-        f"- {LINK}",
-        f"- [there]({LINK}).",
-        f"{{ref}}`{LONG} <sec-x>`",
-        f"`{LONG}`",
-        f"${LONG}$,",
-    ],
-)
+UNBROKEN = ["a" * 110, f"| {LONG} | {LONG} |", f"## {LONG}", f"% {LONG}", f"<p>{LONG}</p>"]
+UNBROKEN += [f"$$\n{LONG}\n$$ (eq-x)", f"$$ {LONG} $$", f"${LONG}$,", f"`{LONG}`"]
+UNBROKEN += [f"```python\n{LONG}\n```", f"~~~\n{LONG}\n~~~", f"```{{eval-rst}}\n{LONG}\n```"]
+UNBROKEN += [f":::{{admonition}} {LONG}\nshort\n:::", f"{{ref}}`{LONG} <sec-x>`"]
+UNBROKEN += [f"```{{exercise-start}} {LONG}\n:label: ex\n```", f"[there]: {LINK} 'a title'"]
+UNBROKEN += [f"[{LONG}]({LINK})", f"- {LINK}", f"- [there]({LINK})."]
+
+
+@pytest.mark.parametrize("text", UNBROKEN)
 def test_what_cannot_be_wrapped_passes(text):
-    assert prose_lines(with_prose(text)) == []
+    assert long_prose_lines(with_prose(text)) == []
 
 
 def test_code_and_the_head_are_no_prose():
-    assert prose_lines(with_cell(f"# {LONG}", "---\ntags: [hide-input]\n---\n")) == []
-    assert prose_lines(Page(Path("x.md"), f"---\nkey: {LONG}\n---\n# Title\n")) == []
+    assert long_prose_lines(with_cell(f"# {LONG}", "---\ntags: [hide-input]\n---\n")) == []
+    assert long_prose_lines(Page(Path("x.md"), f"---\nkey: {LONG}\n---\n# Title\n")) == []
 
 
 def test_a_line_is_broken_only_where_nothing_is_cut_and_nothing_begins():
@@ -176,50 +159,31 @@ SOLUTION = """
 ```{solution-end}
 ```
 """
+CODE = "x = 1\n" * 300
+FOLDED = [f":::{{dropdown}} Deeper\n{WORDS}\n:::", f"```{{dropdown}} Deeper\n{WORDS}\n```"]
+FOLDED += [f":::{{admonition}} You may have read\n:class: warning dropdown\n{WORDS}\n:::"]
+FOLDED += [f":::{{note}}\n:class: dropdown\n\n{WORDS}\n:::"]
+FOLDED += [f"::::{{note}}\nshort\n\n:::{{dropdown}} Deeper\n{WORDS}\n:::\n::::"]
+FOLDED += [":::{dropdown} Deeper\n" + "$$\na\n$$\n" * 30 + ":::"]
+FOLDED += [SOLUTION % (WORDS, "x = 1"), SOLUTION % ("short", CODE)]
+FOLDED += [f"```{{code-cell}} python\n{options}{CODE}```" for options in FOLDING]
+OPEN = [f":::{{admonition}} In one minute\n:class: tip\n{WORDS}\n:::"]
+OPEN += [f":::{{note}}\nA dropdown is not this: {WORDS}\n:::"]
+OPEN += [f"```{{exercise-start}}\n:label: ex-x\n```\n{WORDS}\n```{{exercise-end}}\n```"]
+OPEN += [f"{SOLUTION % ('short', 'x = 1')}\n{WORDS}\n{SOLUTION % ('short', 'x = 1')}"]
+OPEN += [f"```{{code-cell}} python\n# hide-input, claims, source_hidden: true\n{CODE}```"]
 
 
-@pytest.mark.parametrize(
-    "folded",
-    [
-        f":::{{dropdown}} Deeper\n{WORDS}\n:::",
-        f":::{{admonition}} You may have read\n:class: warning dropdown\n{WORDS}\n:::",
-        f":::{{note}}\n:class: dropdown\n\n{WORDS}\n:::",
-        f"```{{dropdown}} Deeper\n{WORDS}\n```",
-        f"::::{{note}}\nshort\n\n:::{{dropdown}} Deeper\n{WORDS}\n:::\n::::",
-        ":::{dropdown} Deeper\n" + "$$\na\n$$\n" * 30 + ":::",
-        SOLUTION % (WORDS, "x = 1"),
-        SOLUTION % ("short", "x = 1\n" * 300),
-        "```{code-cell} python\n---\ntags: [claims]\n---\n" + "x = 1\n" * 300 + "```",
-        "```{code-cell} python\n---\njupyter:\n  source_hidden: true\n---\n"
-        + "x = 1\n" * 300
-        + "```",
-    ],
-)
-def test_what_is_folded_takes_no_time(folded):
-    assert minutes(WORDS) == 10
-    assert minutes(f"{WORDS}\n\n{folded}\n\nand more\n") == 10
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        f":::{{admonition}} In one minute\n:class: tip\n{WORDS}\n:::",
-        f":::{{note}}\nA dropdown is not this: {WORDS}\n:::",
-        f"```{{exercise-start}}\n:label: ex-x\n```\n{WORDS}\n```{{exercise-end}}\n```",
-        f"{SOLUTION % ('short', 'x = 1')}\n{WORDS}\n{SOLUTION % ('short', 'x = 1')}",
-        "```{code-cell} python\n# hide-input, claims, source_hidden: true\n"
-        + "x = 1\n" * 300
-        + "```",
-    ],
-)
-def test_what_is_open_takes_time(text):
-    assert minutes(f"{WORDS}\n\n{text}\n") == 20
+@pytest.mark.parametrize("text", FOLDED + OPEN)
+def test_what_is_folded_takes_no_time_and_what_is_open_does(text):
+    wanted = 10 if text in FOLDED else 20
+    assert reading_minutes(f"{WORDS}\n\n{text}\n\nand more\n") == wanted
 
 
 def test_a_figure_in_a_folded_cell_takes_no_time_and_one_over_folded_code_does():
     cell = "```{code-cell} python\n---\nmystnb:\n  figure:\n    name: f\ntags: [%s]\n---\nx\n```\n"
-    assert minutes(WORDS + "\n" + cell % "hide-cell" * 10) == 10
-    assert minutes(WORDS + "\n" + cell % "hide-input" * 10) == 15
+    assert reading_minutes(WORDS + "\n" + cell % "hide-cell" * 10) == 10
+    assert reading_minutes(WORDS + "\n" + cell % "hide-input" * 10) == 15
 
 
 # --- the first figure ---
@@ -255,9 +219,3 @@ def test_a_chapter_that_runs_too_long_is_found(small_book):
     small_book.timings.write_text(json.dumps({"floor": {"processor": 2.0}, "chapters": rows}))
     problem = "08-long: 26 times the floor, 25 at most"
     assert slow_chapters(Book(small_book.root)) == [problem]
-
-
-def test_the_projects_own_pages_are_wrapped():
-    for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"):
-        page = Page(ROOT / name, (ROOT / name).read_text(encoding="utf-8"))
-        assert prose_lines(page) == []

@@ -4,16 +4,16 @@ import json
 import re
 
 import pytest
-from helpers import CHAPTER, ROOT, edit, lay_claims
+from helpers import CHAPTER, ROOT, edit, lay_claims, print_instead
 
 from normbook.press import record as recorder
 from normbook.press.book import GLUE, Book
 from normbook.press.files import PressError
-from normbook.press.ledger import MIME
+from normbook.press.ledger import CLAIM_DATA
 from normbook.press.rules import (
     failed_claims,
     figures_without_words,
-    long_lines,
+    long_code_lines,
     more_than_claims,
     paths_in,
     problems_of_book,
@@ -23,12 +23,7 @@ from normbook.press.rules import (
     unmatched,
 )
 
-SIBLING = {
-    "nbformat": 4,
-    "nbformat_minor": 5,
-    "metadata": {},
-    "cells": [],
-}
+SIBLING = {"nbformat": 4, "nbformat_minor": 5, "metadata": {}}
 
 
 def test_the_book_keeps_its_rules():
@@ -48,83 +43,46 @@ def markdown(text):
     return {"cell_type": "markdown", "id": name, "metadata": {}, "source": text}
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "> **Tip**\n\n:::{note}\nraw\n:::",
-        "see {ref}`there`",
-        "```{exercise-start}\n```",
-        "count {glue:text}`n`",
-    ],
-)
-def test_raw_markup_is_found(small_book, text):
+RAW = (":::{note}\nx\n:::", "> **Tip**\n\n:::{note}\nraw\n:::", "see {ref}`there`")
+RAW += ("```{exercise-start}\n```", "count {glue:text}`n`")
+PLAIN = ("plain", "`{ref}` in code", "```python\n:::{x}\n{ref}`x`\n```")
+PLAIN += ("a set {x} `code` and $\\{a\\}$",)
+
+
+@pytest.mark.parametrize("text", RAW + PLAIN)
+def test_raw_markup_is_found_and_plain_markdown_passes(small_book, text):
     page = small_book.pages["07-small"]
     write_sibling(page, markdown("fine"), markdown(text))
-    assert len(raw_markup(page)) == 1
-    assert "cell 2 shows raw markup" in raw_markup(page)[0]
+    said = [problem.partition(" raw markup")[0] for problem in raw_markup(page)]
+    assert said == ["07-small.ipynb: cell 2 shows"] * (text in RAW)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "plain",
-        "`{ref}` in code",
-        "```python\n:::{x}\n{ref}`x`\n```",
-        "a set {x} `code` and $\\{a\\}$",
-    ],
-)
-def test_plain_markdown_passes(small_book, text):
-    page = small_book.pages["07-small"]
-    write_sibling(page, markdown(text))
-    assert raw_markup(page) == []
+PATHS = ("saved to /home/me/book.png", "/root/.venv/lib", "File /tmp/x.py", "C:\\\\Users")
+PATHS += ("/usr/lib/python3",)
+NO_PATHS = ("1/N and a/b", "https://arxiv.org/abs/1", "and/or", "code/normbook")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "saved to /home/me/book.png",
-        "/root/.venv/lib",
-        "File /tmp/x.py",
-        "C:\\\\Users",
-        "/usr/lib/python3",
-    ],
-)
-def test_absolute_paths_are_found(text):
-    assert paths_in("x.ipynb", json.dumps({"text": text})) != []
+@pytest.mark.parametrize("text", PATHS + NO_PATHS)
+def test_absolute_paths_are_found_and_other_slashes_pass(text):
+    assert bool(paths_in("x.ipynb", json.dumps({"text": text}))) is (text in PATHS)
 
 
-@pytest.mark.parametrize(
-    "text", ["1/N and a/b", "https://arxiv.org/abs/1", "and/or", "code/normbook"]
-)
-def test_other_slashes_pass(text):
-    assert paths_in("x.ipynb", json.dumps({"text": text})) == []
-
-
-@pytest.mark.parametrize(
-    ("old", "missing"),
-    [
-        ("    alt: A rising line.", "alt"),
-        ("    caption: Three points.", "caption"),
-    ],
-)
-def test_a_figure_without_words_is_found(small_book, old, missing):
-    edit(small_book.folder / "07-small.md", old, old.split(":")[0] + ": ''")
-    page = Book(small_book.root).pages["07-small"]
-    assert figures_without_words(page) == [f"07-small: the figure of cell 1 has no {missing}"]
-
-
-@pytest.mark.parametrize("code", ["show(figure)", 'figures.frames(draw, [1, 2], "depth")'])
-def test_a_figure_without_any_metadata_is_found(small_book, code):
-    edit(small_book.folder / "07-small.md", 'print("mean 0.503")', code)
-    page = Book(small_book.root).pages["07-small"]
-    assert len(figures_without_words(page)) == 3
+@pytest.mark.parametrize("missing", ["alt", "caption", "name"])
+def test_a_figure_without_words_is_found(small_book, missing):
+    shown = 'figures.frames(draw, [1, 2], "depth")' if missing == "name" else "show(figure)"
+    path = small_book.folder / "07-small.md"
+    old = re.search(rf"^    {missing}: (.+)$", path.read_text("utf-8"), re.M)[1]
+    edit(path, f"    {missing}: {old}", f"    {missing}: ''")
+    edit(path, 'print("mean 0.503")', shown)  # without any words
+    found = figures_without_words(Book(small_book.root).pages["07-small"])
+    without = [f"07-small: the figure of cell 2 has no {key}" for key in ("name", "caption", "alt")]
+    assert found == [f"07-small: the figure of cell 1 has no {missing}", *without]
 
 
 def test_a_line_that_would_be_cut_off_is_found(small_book):
-    edit(small_book.folder / "07-small.md", 'print("mean 0.503")', f"print({'1' * 80})")
-    problems = long_lines(Book(small_book.root).pages["07-small"])
-    assert len(problems) == 1
-    assert "has 87 characters, 80 fit" in problems[0]
+    book = print_instead(small_book, f"print({'1' * 80})\n{'1' * 80}")
+    (problem,) = long_code_lines(book.pages["07-small"])
+    assert "has 87 characters, 80 fit" in problem
 
 
 # --- claims ---
@@ -140,7 +98,8 @@ def entry(name="c", **changes):
 def measuring(book, *found):
     """The book, its chapter recorded as if a cell had found this (id, passed, rivals)."""
     outputs = [
-        {"output_type": "display_data", "metadata": {}, "data": {MIME: said(*one)}} for one in found
+        {"output_type": "display_data", "metadata": {}, "data": {CLAIM_DATA: said(*one)}}
+        for one in found
     ]
     code = {"cell_type": "code", "id": "c", "metadata": {}, "source": "", "execution_count": 1}
     write_sibling(book.pages["07-small"], {**code, "outputs": outputs})
@@ -153,37 +112,46 @@ def said(name, passed=True, rivals=()):
     return {"id": name, "passed": passed, **about}
 
 
+SOURCED = {"status": "corrected", "source": "xiong2020layer"}
+ILLUSTRATION = {"status": "illustration", "because": "x"}
+
+
 @pytest.mark.parametrize(
     ("changes", "needed"),
     [
-        ({}, True),
-        ({"status": "corrected"}, True),
-        ({"status": "illustration", "because": "x"}, True),
-        ({"status": "corrected", "source": "xiong2020layer"}, False),
-        ({"status": "cited", "source": "xiong2020layer"}, False),
+        *(({}, True), ({"status": "corrected"}, True), (ILLUSTRATION, True), (SOURCED, False)),
+        ({**SOURCED, "status": "cited"}, False),
     ],
 )
-def test_a_claim_without_a_cell_is_found(small_book, changes, needed):
+def test_a_claim_without_a_cell_and_a_cell_without_a_claim_are_found(small_book, changes, needed):
     lay_claims(small_book, entry("other"), entry(**changes))
-    problems = unmatched(measuring(small_book, ["other"]))
-    assert problems == ["claims/07-small.yml:6: no cell measures c"] * needed
+    missing = ["claims/07-small.yml:6: no cell measures c"] * needed
+    assert unmatched(measuring(small_book, ["other"])) == missing
+    stray = "07-small: claims 'unlisted', which is not listed"
+    assert unmatched(measuring(small_book, ["other"], ["unlisted"])) == [*missing, stray]
 
 
-def test_a_cell_with_an_unlisted_claim_is_found(small_book):
-    book = measuring(small_book, ["unlisted"])
-    assert unmatched(book) == ["07-small: claims 'unlisted', which is not listed"]
-
-
-def test_a_claim_in_another_chapters_file_is_found(small_book):
+@pytest.fixture
+def two_chapters(small_book):
+    """The small book with a second chapter, `08-next`."""
     (small_book.folder / "08-next.md").write_text(CHAPTER.replace("small", "next"))
-    (small_book.root / "_toc.yml").write_text(
-        "format: jb-book\nroot: 07-small\nchapters: [{file: 08-next}]\n"
-    )
-    lay_claims(small_book, entry("a"), entry("c"), page="08-next")
-    problems = unmatched(measuring(Book(small_book.root), ["c"]))
-    place = "claims/08-next.yml:6"
-    wanted = f"{place}: 07-small measures c, so it belongs into claims/07-small.yml"
-    assert wanted in problems
+    toc = "format: jb-book\nroot: 07-small\nchapters: [{file: 08-next}]\n"
+    (small_book.root / "_toc.yml").write_text(toc)
+    return Book(small_book.root)
+
+
+def test_a_claim_in_another_chapters_file_is_found(two_chapters):
+    lay_claims(two_chapters, entry("a"), entry("c"), page="08-next")
+    wanted = "07-small measures c, so it belongs into claims/07-small.yml"
+    assert f"claims/08-next.yml:6: {wanted}" in unmatched(measuring(two_chapters, ["c"]))
+
+
+def test_an_id_that_stands_in_two_files_is_refused_with_both_places(two_chapters):
+    lay_claims(two_chapters, entry("a"), entry("c"))
+    lay_claims(two_chapters, entry("c"), page="08-next")
+    wanted = r"claims/08-next\.yml:1: the id 'c' stands already at claims/07-small\.yml:6"
+    with pytest.raises(PressError, match=wanted):
+        _ = two_chapters.claims
 
 
 def test_a_file_of_claims_that_belongs_to_no_page_is_refused(small_book):
@@ -201,12 +169,8 @@ def test_a_failed_claim_is_found(small_book):
 @pytest.mark.parametrize(
     ("changes", "rivals", "found"),
     [
-        ({}, [], True),
-        ({"status": "corrected"}, [], True),
-        ({}, ["none"], False),
-        ({"status": "exact"}, [], False),
-        ({"status": "illustration", "because": "x"}, [], False),
-        ({"status": "corrected", "source": "xiong2020layer"}, [], True),
+        *(({}, [], True), ({}, ["none"], False), ({"status": "corrected"}, [], True)),
+        *(({"status": "exact"}, [], False), (ILLUSTRATION, [], False), (SOURCED, [], True)),
     ],
 )
 def test_a_measured_claim_without_a_rival_is_found(small_book, changes, rivals, found):
@@ -237,20 +201,14 @@ def test_more_than_one_illustration_in_ten_is_found(small_book, count, found):
 
 
 def test_a_folded_cell_that_shows_more_than_claims_is_found(small_book):
-    outputs = [
-        {"output_type": "display_data", "metadata": {}, "data": {MIME: said("c")}},
-        {"output_type": "display_data", "metadata": {}, "data": {GLUE: "'1'"}},
-        {"output_type": "stream", "name": "stdout", "text": "printed"},
-    ]
+    data = ({CLAIM_DATA: said("c")}, {GLUE: "'1'"})
+    outputs = [{"output_type": "display_data", "metadata": {}, "data": each} for each in data]
+    printed = {"output_type": "stream", "name": "stdout", "text": "printed"}
     code = {"cell_type": "code", "id": "c", "source": "", "execution_count": 1}
-    page = small_book.pages["07-small"]
-    folded = {**code, "metadata": {"tags": ["claims"]}}
-    write_sibling(page, {**folded, "outputs": outputs[:2]})
-    assert more_than_claims(page) == []
-    write_sibling(page, {**folded, "outputs": outputs})
-    assert len(more_than_claims(page)) == 1
-    write_sibling(page, {**code, "metadata": {}, "outputs": outputs})
-    assert more_than_claims(page) == []
+    page, folded = small_book.pages["07-small"], {"tags": ["claims"]}
+    for metadata, more, found in ((folded, [], 0), (folded, [printed], 1), ({}, [printed], 0)):
+        write_sibling(page, {**code, "metadata": metadata, "outputs": outputs + more})
+        assert len(more_than_claims(page)) == found
 
 
 # What is wrong with an entry: its changed keys, the line (of the second entry), what is said.
@@ -285,17 +243,6 @@ def test_malformed_claims_are_refused(small_book, changes, line, message):
         _ = small_book.claims
     assert str(error.value).startswith(f"claims/07-small.yml:{line}: "), error.value
     assert message in str(error.value)
-
-
-def test_an_id_that_stands_in_two_files_is_refused_with_both_places(small_book):
-    (small_book.folder / "08-next.md").write_text(CHAPTER.replace("small", "next"))
-    toc = "format: jb-book\nroot: 07-small\nchapters: [{file: 08-next}]\n"
-    (small_book.root / "_toc.yml").write_text(toc)
-    lay_claims(small_book, entry("a"), entry("c"))
-    lay_claims(small_book, entry("c"), page="08-next")
-    wanted = r"claims/08-next\.yml:1: the id 'c' stands already at claims/07-small\.yml:6"
-    with pytest.raises(PressError, match=wanted):
-        _ = Book(small_book.root).claims
 
 
 def test_a_key_that_stands_twice_is_refused(small_book):

@@ -11,42 +11,34 @@ from normbook.press.book import Book
 from normbook.press.evidence import Evidence, section_at, sections
 from normbook.press.ledger import Measurement, write_json
 from normbook.press.portable import convert
-from normbook.press.reading import about, minutes
+from normbook.press.reading import about_line, reading_minutes
 from normbook.press.siblings import link_beside
 from normbook.press.sphinx.buttons import licence, offer_figures
 from normbook.press.sphinx.directives import (
-    by_page,
+    correction_lines,
     entry_lines,
-    item,
     status_row,
     summary_lines,
-    taken,
+    timing_note,
 )
 
 # --- reading time ---
 
 
-def test_two_thousand_words_take_ten_minutes():
-    assert minutes("word " * 2000) == 10
-
-
-def test_front_matter_and_folded_code_take_no_time_and_open_code_does():
+def test_words_formulas_figures_and_open_code_take_time_and_what_is_folded_does_not():
     words = "word " * 2000
     folded = "```{code-cell} python\n:tags: [hide-input]\n" + "x = 1\n" * 300 + "```\n"
-    assert minutes("---\n" + "key: word\n" * 3000 + "---\n" + words) == 10
-    assert minutes(f"{folded}\n{words}") == 10
-    assert minutes(f"{folded.replace(':tags: [hide-input]', '')}\n{words}") == 20
-
-
-def test_formulas_and_figures_take_time():
-    words = "word " * 2000
-    cell = "```{code-cell} python\n---\nmystnb:\n  figure:\n    name: f\n---\nshow(f)\n```\n"
-    assert minutes(words + "\n$$\na = b\n$$\n" * 15) == 15
-    assert minutes(words + "\n" + cell * 10) == 15
+    figure = "```{code-cell} python\n---\nmystnb:\n  figure:\n    name: f\n---\nx\n```\n"
+    assert reading_minutes(words) == 10
+    assert reading_minutes("---\n" + "key: word\n" * 3000 + "---\n" + words) == 10
+    assert reading_minutes(folded + words) == 10
+    assert reading_minutes(folded.replace(":tags: [hide-input]", "") + words) == 20
+    assert reading_minutes(words + "\n$$\na = b\n$$\n" * 15) == 15
+    assert reading_minutes(words + "\n" + figure * 10) == 15
 
 
 def test_a_head_says_how_long_and_what_one_needs():
-    line = about("word " * 2000, "a norm,\nand a skip.")
+    line = about_line("word " * 2000, "a norm,\nand a skip.")
     assert line == "*Reading time: 10 minutes. You need: a norm, and a skip.*"
 
 
@@ -120,13 +112,11 @@ def test_a_claim_is_shown_in_the_section_of_its_cell_or_of_its_link(claimed_book
     assert found["wrong"] == "ch-small"  # only the chapter is known
 
 
-def test_a_cell_comes_before_a_link(claimed_book):
-    edit(claimed_book.folder / "07-small.md", "<claim-told>", "<claim-shown>")
+def test_a_cell_comes_before_a_link_and_a_heading_with_a_formula_gets_words(claimed_book):
+    path = claimed_book.folder / "07-small.md"
+    edit(path, "<claim-told>", "<claim-shown>")
     assert Evidence(Book(claimed_book.root)).places["shown"] == "sec-second"
-
-
-def test_a_link_to_a_heading_with_a_formula_has_words_of_its_own(claimed_book):
-    edit(claimed_book.folder / "07-small.md", "## Second", "## 7.2 The rule $1/n$")
+    edit(path, "## Second", "## 7.2 The rule $1/n$")
     assert Evidence(Book(claimed_book.root)).places["shown"] == "§7.2 <sec-second>"
 
 
@@ -152,39 +142,28 @@ def test_every_claim_of_the_book_has_a_place():
 # --- pages that the build prints ---
 
 
-def test_corrections_are_sorted_by_chapter(claimed_book):
-    [(name, entries)] = by_page(claimed_book, "corrected").items()
-    assert name == "07-small"
-    assert [entry["id"] for entry in entries] == ["wrong"]
-
-
 def test_a_correction_names_its_evidence():
-    line = " ".join(item(CLAIMS[0], {"told": "sec-first"}))
+    line = " ".join(correction_lines(CLAIMS[0], {"told": "sec-first"}))
     for part in ("- A.", "{ref}`sec-first`", "<claim-told>", "{cite:t}`he2015delving`"):
         assert part in line
 
 
-def test_an_entry_of_the_ledger_links_to_the_section_that_measured_it():
+def test_an_entry_of_the_ledger_names_its_section_and_its_reason():
     rivals = ("not no growth (0)",)
     found = {"shown": Measurement("07-small", 2, True, "mean 1.00", "expected 1 ± 0", rivals)}
     text = "\n".join(entry_lines(CLAIMS[1], found, {"shown": "sec-second"}))
     assert "✓ mean 1.00; expected 1 ± 0; not no growth (0) ({ref}`sec-second`)." in text
-
-
-def test_an_entry_of_the_ledger_says_why_an_illustration_cannot_be_otherwise():
     shown = {**CLAIMS[1], "status": "illustration", "because": "It is x − x."}
     assert "  True by construction: It is x − x." in entry_lines(shown, {}, {})
 
 
 def test_counts_are_by_status_and_in_all():
     found = {
-        "shown": Measurement("07-small", 2, True, "", ""),
-        "made": Measurement("07-small", 2, True, "", ""),
-        "grows": Measurement("07-small", 2, True, "", "", ("not no growth (0)",)),
+        name: Measurement("07-small", 2, True, "", "", rivals)
+        for name, rivals in {"shown": (), "made": (), "grows": ("not no growth (0)",)}.items()
     }
-    made = {"id": "made", "status": "illustration"}
-    rows = summary_lines([*CLAIMS, made, {"id": "grows", "status": "measured"}], found)
-    assert rows[2:] == [
+    more = [{"id": "made", "status": "illustration"}, {"id": "grows", "status": "measured"}]
+    assert summary_lines([*CLAIMS, *more], found)[2:] == [
         "| exact | 1 | 1 | 0 |",
         "| measured | 1 | 1 | 1 |",
         "| cited | 1 | 0 | 0 |",
@@ -203,10 +182,10 @@ def test_a_row_of_the_status_page_counts_its_page(claimed_book):
 
 
 def test_the_status_page_says_when_its_times_were_taken():
-    assert "make status" in taken({})[0]
+    assert "make status" in timing_note({})[0]
     times = {"date": "2030-01-02", "machine": "M, 2 cores", "versions": {"torch": "9"}}
-    assert taken(times) == ["Taken on 2030-01-02: M, 2 cores; torch 9."]
-    (line,) = taken({**times, "floor": {"processor": 2.34}})
+    assert timing_note(times) == ["Taken on 2030-01-02: M, 2 cores; torch 9."]
+    (line,) = timing_note({**times, "floor": {"processor": 2.34}})
     assert line.endswith("A kernel that only imports PyTorch and pyplot took 2.3 seconds.")
 
 
@@ -241,9 +220,6 @@ def test_a_figure_is_offered_with_its_licence():
     assert '<a href="U">N</a>, from “A &amp; B”' in page
     assert page.index("figure-offer") < page.index("</figure>")
     assert page.count("</figure>") == 2
-
-
-def test_what_is_no_figure_is_left_alone():
     assert offer_figures("<p><img src='a.png'></p>", "T", "N", "U") == "<p><img src='a.png'></p>"
 
 

@@ -19,7 +19,7 @@ from normbook.press.book import Book
 from normbook.press.pages import code_cells, figures_of
 from normbook.press.reach import CODE, DOOR, text_of
 from normbook.press.rules import paths_in
-from normbook.press.siblings import counted, is_folded
+from normbook.press.siblings import count_of_claims, is_folded
 from normbook.press.sphinx import buttons
 from normbook.press.sphinx.engine import door_entries
 from normbook.press.standalone import make_standalone
@@ -149,7 +149,9 @@ def test_cells_of_claims_are_folded_under_a_line_that_counts_them(pages):
     folded = 0
     for chapter in Book().chapters:
         page = pages[HTML / f"{chapter.name}.html"]
-        wanted = [counted(cell.outputs) for cell in chapter.recorded_cells if is_folded(cell)]
+        wanted = [
+            count_of_claims(cell.outputs) for cell in chapter.recorded_cells if is_folded(cell)
+        ]
         cells = page.select(".cell.tag_claims")
         assert [cell.select_one("summary .collapsed").get_text() for cell in cells] == wanted
         assert all(re.fullmatch(r"✓ \d+ claims? checked|Values for the text", w) for w in wanted)
@@ -164,7 +166,7 @@ def test_the_notebook_says_the_same_and_hides_the_code_alone(pages):
         cells = chapter.recorded.cells
         for above, cell in itertools.pairwise(cells):
             if cell.cell_type == "code" and is_folded(cell):
-                assert above.source == counted(cell.outputs)
+                assert above.source == count_of_claims(cell.outputs)
                 assert cell.metadata.jupyter == {"source_hidden": True}
 
 

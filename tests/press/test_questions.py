@@ -17,7 +17,7 @@ from normbook.press.book import Book
 from normbook.press.files import PressError
 from normbook.press.portable import convert_prose
 from normbook.press.questions import (
-    FILE,
+    QUESTIONS,
     TOPICS,
     dead_links,
     dropdown_lines,
@@ -36,7 +36,7 @@ def book() -> Book:
 
 
 def entries() -> list[dict]:
-    return yaml.safe_load((ROOT / "book" / FILE).read_text(encoding="utf-8"))
+    return yaml.safe_load((ROOT / "book" / QUESTIONS).read_text(encoding="utf-8"))
 
 
 # --- the questions ---
@@ -76,12 +76,12 @@ def test_the_citations_exist_and_read_as_plain_markdown():
 
 def test_a_dead_link_is_a_problem_of_the_book(small_book):
     entry = {**entries()[0], "shown": ["sec-of-nowhere"], "claims": ["ch-small"]}
-    (small_book.folder / FILE).write_text(json.dumps([entry]))
+    (small_book.folder / QUESTIONS).write_text(json.dumps([entry]))
     fresh = Book(small_book.root)
-    found = [problem for problem in problems_of_book(fresh) if problem.startswith(FILE)]
+    found = [problem for problem in problems_of_book(fresh) if problem.startswith(QUESTIONS)]
     assert found == [
-        f"{FILE}: question 1: nothing has the label 'sec-of-nowhere'",
-        f"{FILE}: question 1: nothing has the label 'claim-ch-small'",
+        f"{QUESTIONS}: question 1: nothing has the label 'sec-of-nowhere'",
+        f"{QUESTIONS}: question 1: nothing has the label 'claim-ch-small'",
     ]
 
 
@@ -99,7 +99,7 @@ def test_a_dead_link_is_a_problem_of_the_book(small_book):
     ],
 )
 def test_an_incomplete_question_is_refused(small_book, changes, message):
-    (small_book.folder / FILE).write_text(json.dumps([{**entries()[0], **changes}]))
+    (small_book.folder / QUESTIONS).write_text(json.dumps([{**entries()[0], **changes}]))
     with pytest.raises(PressError, match=message):
         load_questions(small_book.folder)
 
@@ -252,8 +252,7 @@ def test_formulas_are_ankis_and_nothing_else_is_left(deck):
 
 
 def test_running_text_becomes_html():
-    references = book().references
-    to_html = lambda text: anki.to_html(text, references)  # noqa: E731
+    to_html = lambda text: anki.to_html(text, book())  # noqa: E731
     assert to_html("a < b & $x<y$") == r"a &lt; b &amp; \(x&lt;y\)"
     assert to_html("*not* `x_i` **now**") == "<i>not</i> <code>x_i</code> <b>now</b>"
     assert to_html("{cite:t}`xiong2020layer` bound") == "Xiong et al., 2020 bound"

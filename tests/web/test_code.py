@@ -2,7 +2,7 @@
 
 import pytest
 
-from normbook.press.rules import LONGEST
+from normbook.press.rules import LONGEST_CODE
 
 # Where code stands: in an open cell, in a folded one, in a solution.
 PLACES = ("div.cell_input:not(details *, .solution *)", "details.hide", ".solution")
@@ -24,6 +24,8 @@ def test_the_longest_line_of_code_fits_beside_both_sidebars(visit, width):
     page.set_viewport_size({"width": width, "height": 900})
     page.evaluate(OPEN_ALL)
     for place in PLACES:
-        assert not page.evaluate(SCROLLS, [place, LONGEST]), place
-        assert page.evaluate(SCROLLS, [place, 2 * LONGEST]), f"{place}: nothing is ever too long"
+        assert not page.evaluate(SCROLLS, [place, LONGEST_CODE]), place
+        assert page.evaluate(SCROLLS, [place, 2 * LONGEST_CODE]), (
+            f"{place}: nothing is ever too long"
+        )
         assert page.evaluate(TYPE_SIZE, place) >= 13, place

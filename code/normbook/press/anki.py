@@ -17,7 +17,7 @@ import genanki
 from normbook.press.bibliography import Reference
 from normbook.press.book import Book
 from normbook.press.files import PressError
-from normbook.press.questions import FILE, LEVELS, TOPICS, Question, one_line
+from normbook.press.questions import LEVELS, QUESTIONS, TOPICS, Question, one_line
 
 TITLE = "Normalization, Residuals and Initialization"
 CHEAT_SHEET = "00-cheat-sheet"
@@ -42,6 +42,13 @@ STYLE = """\
 .weak { border-left: 3px solid currentColor; padding-left: 0.7em; }
 .key, .evidence { font-size: 14px; opacity: 0.8; }
 """
+MODEL = genanki.Model(
+    MODEL_ID,
+    "Normalization: question",
+    fields=[{"name": name} for name in FIELDS],
+    templates=[{"name": "Card", "qfmt": FRONT, "afmt": BACK}],
+    css=STYLE,
+)
 INLINE = re.compile(
     r"\$(?P<math>[^$]+)\$|`(?P<code>[^`]+)`|\*\*(?P<strong>[^*]+)\*\*|\*(?P<emphasis>[^*]+)\*"
 )
@@ -79,7 +86,7 @@ def time_of_change(folder: Path) -> int:
     """
     if os.environ.get("SOURCE_DATE_EPOCH"):
         return int(os.environ["SOURCE_DATE_EPOCH"])
-    paths = [folder / FILE, folder / f"{CHEAT_SHEET}.md"]
+    paths = [folder / QUESTIONS, folder / f"{CHEAT_SHEET}.md"]
     git = ["git", "-C", str(folder), "log", "-1", "--format=%ct", "--"]
     answer = subprocess.run([*git, *map(str, paths)], capture_output=True, text=True)
     if answer.returncode == 0 and answer.stdout.strip():
@@ -95,21 +102,20 @@ def notes(book: Book) -> list[genanki.Note]:
 
 def question_note(question: Question, book: Book) -> genanki.Note:
     """Return the card of a question."""
-    words = lambda text: to_html(one_line(text), book.references)  # noqa: E731
-    points = "".join(f"<li>{words(point)}</li>" for point in question.answer)
+    points = "".join(f"<li>{to_html(point, book)}</li>" for point in question.answer)
+    weak, misses = to_html(question.weak, book), to_html(question.misses, book)
     chapters = {book.pages[book.labels[label].page].number for label in question.shown}
     places = ", ".join(f"§{number}" for number in sorted(chapters, key=lambda n: (len(n), n)))
     level, topic = LEVELS[question.level], TOPICS[question.topic]
     values = {
         "Key": f"Question {question.number} · {level} · {html.escape(topic)}",
-        "Question": words(question.question),
+        "Question": to_html(question.question, book),
         "Formula": display(question.formula),
         "Answer": f"<ul>{points}</ul>",
-        "Weak": f"<b>Weak:</b> {words(question.weak)}<br><b>Misses:</b> {words(question.misses)}",
+        "Weak": f"<b>Weak:</b> {weak}<br><b>Misses:</b> {misses}",
         "Evidence": f"Shown in {places} of the book.",
     }
-    tags = ["question", f"level-{question.level}", question.topic]
-    return note(question.label, values, tags)
+    return note(question.label, values, ["question", f"level-{question.level}", question.topic])
 
 
 def nine_lines(book: Book) -> list[re.Match]:
@@ -122,12 +128,12 @@ def nine_lines(book: Book) -> list[re.Match]:
 
 def line_note(match: re.Match, book: Book) -> genanki.Note:
     """Return the card of a line of the cheat sheet."""
-    words = lambda text: to_html(one_line(text), book.references)  # noqa: E731
+    before, after = to_html(match["before"], book), to_html(match["after"], book)
     values = {
         "Key": f"Line {match['number']} of nine",
-        "Question": f"{words(match['title'])}: say the line and its formula.",
+        "Question": f"{to_html(match['title'], book)}: say the line and its formula.",
         "Formula": display(match["formula"]),
-        "Answer": f"<p>{words(match['before'])}</p><p>{words(match['after'])}</p>",
+        "Answer": f"<p>{before}</p><p>{after}</p>",
         "Weak": "",
         "Evidence": "The cheat sheet of the book, §0.",
     }
@@ -136,24 +142,8 @@ def line_note(match: re.Match, book: Book) -> genanki.Note:
 
 def note(name: str, values: dict[str, str], tags: list[str]) -> genanki.Note:
     """Return a note whose identity is its name, whatever its words are."""
-    return genanki.Note(
-        model=model(),
-        fields=[values[field] for field in FIELDS],
-        guid=genanki.guid_for("normbook", name),
-        tags=tags,
-    )
-
-
-def model() -> genanki.Model:
-    """Return the note type: a front, a back, and its style."""
-    template = {"name": "Card", "qfmt": FRONT, "afmt": BACK}
-    return genanki.Model(
-        MODEL_ID,
-        "Normalization: question",
-        fields=[{"name": name} for name in FIELDS],
-        templates=[template],
-        css=STYLE,
-    )
+    guid = genanki.guid_for("normbook", name)
+    return genanki.Note(MODEL, [values[field] for field in FIELDS], guid=guid, tags=tags)
 
 
 def display(formula: str) -> str:
@@ -161,9 +151,9 @@ def display(formula: str) -> str:
     return rf"\[{html.escape(one_line(formula), quote=False)}\]" if formula else ""
 
 
-def to_html(text: str, references: dict[str, Reference]) -> str:
+def to_html(text: str, book: Book) -> str:
     r"""Return running text as a field of Anki: formulas as \( … \), the rest as HTML."""
-    text = CITE.sub(lambda match: citation(match, references), text)
+    text = CITE.sub(lambda match: citation_in_words(match, book.references), one_line(text))
     parts, start = [], 0
     for match in INLINE.finditer(text):
         parts.append(html.escape(text[start : match.start()], quote=False))
@@ -175,7 +165,7 @@ def to_html(text: str, references: dict[str, Reference]) -> str:
     return "".join([*parts, html.escape(text[start:], quote=False)])
 
 
-def citation(match: re.Match, references: dict[str, Reference]) -> str:
+def citation_in_words(match: re.Match, references: dict[str, Reference]) -> str:
     """Return a citation as words: "Xiong et al., 2020"."""
     sources = [references[key.strip()] for key in match["keys"].split(",")]
     text = "; ".join(f"{source.authors}, {source.year}" for source in sources)

@@ -9,7 +9,7 @@ from pybtex.exceptions import PybtexError
 
 from normbook.press.files import PressError
 
-FILE = "references.bib"
+BIBLIOGRAPHY = "references.bib"
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ def parse_references(text: str) -> dict[str, Reference]:
     try:
         entries = parse_string(text, "bibtex").entries
     except PybtexError as error:
-        raise PressError(f"{FILE}: {error}") from error
+        raise PressError(f"{BIBLIOGRAPHY}: {error}") from error
     return {key: short_reference(key, entry) for key, entry in entries.items()}
 
 
@@ -41,7 +41,7 @@ def short_reference(key: str, entry) -> Reference:
     people = entry.persons.get("author", [])
     names = [" ".join(person.prelast_names + person.last_names).strip("{}") for person in people]
     if not names:
-        raise PressError(f"{FILE}: {key} has no author")
+        raise PressError(f"{BIBLIOGRAPHY}: {key} has no author")
     short = names[0] if len(names) == 1 else f"{names[0]} and {names[1]}"
     short = f"{names[0]} et al." if len(names) > 2 else short
     fields = entry.fields

@@ -29,47 +29,27 @@ class Book:
 
     root: Path = ROOT
 
-    @property
-    def folder(self) -> Path:
-        """Where chapters, notebooks, claims and questions lie."""
-        return self.root / "book"
-
-    @property
-    def build(self) -> Path:
-        """Where all that is made lies."""
-        return self.root / "_build"
-
-    @property
-    def html(self) -> Path:
-        """Where the pages are built."""
-        return self.build / "html"
-
-    @property
-    def evidence(self) -> Path:
-        """What the ledger and its like are made from."""
-        return self.build / "evidence.json"
-
-    @property
-    def timings(self) -> Path:
-        """How long each chapter ran, as `make status` wrote it last."""
-        return self.folder / "timings.json"
+    def __post_init__(self) -> None:
+        """Say where everything lies."""
+        self.folder = self.root / "book"  # chapters, notebooks, claims, questions
+        self.timings = self.folder / "timings.json"  # as `make status` wrote it last
+        self.claims_json = self.root / "code/normbook/lab/claims.json"  # for `normbook.lab.claims`
+        self.build = self.root / "_build"  # all that is made
+        self.html = self.build / "html"
+        self.doctrees = self.build / ".doctrees"  # the pages as Sphinx read them
+        self.cache = self.build / ".jupyter_cache"  # where the build looks for executed notebooks
+        self.evidence = self.build / "evidence.json"  # what the ledger and its like are made from
 
     @cached_property
     def times(self) -> dict:
         """What stands in `timings`, or nothing."""
-        path = self.timings
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        return json.loads(self.timings.read_text("utf-8")) if self.timings.exists() else {}
 
     def slowest_first(self, pages: list[Page]) -> list[Page]:
         """Return pages by how long they ran, the longest first: the last to end decides."""
         chapters = self.times.get("chapters", {})
         seconds = {name: row["processor"] for name, row in chapters.items()}
         return sorted(pages, key=lambda page: -seconds.get(page.name, float("inf")))
-
-    @property
-    def claims_json(self) -> Path:
-        """Where `normbook.lab.claims` finds the claims."""
-        return self.root / "code/normbook/lab/claims.json"
 
     @cached_property
     def pages(self) -> dict[str, Page]:
@@ -90,12 +70,16 @@ class Book:
     @cached_property
     def references(self) -> dict[str, Reference]:
         """The bibliography by key."""
-        return load_references(self.folder / bibliography.FILE)
+        return load_references(self.folder / bibliography.BIBLIOGRAPHY)
 
     @cached_property
     def claims(self) -> list[dict]:
         """The entries of the ledger, page by page."""
         return load_claims(self.folder, self.pages, self.references)
+
+    def claims_of(self, page: Page) -> list[dict]:
+        """Return the entries of one page."""
+        return [entry for entry in self.claims if entry["page"] == page.name]
 
     @cached_property
     def questions(self) -> list[Question]:
@@ -103,7 +87,7 @@ class Book:
         return load_questions(self.folder)
 
     @cached_property
-    def surroundings(self) -> str:
+    def context_hash(self) -> str:
         """A digest of what a sibling depends on outside of its chapter, press and code included."""
         others = [(name, other.title, other.is_chapter) for name, other in self.pages.items()]
         read = (self.labels, self.references, self.claims, others)

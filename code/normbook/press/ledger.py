@@ -14,12 +14,12 @@ from jsonschema.exceptions import ValidationError, best_match
 from normbook.press.files import ROOT, PressError, load_yaml, write_if_new
 from normbook.press.pages import Page
 
-FOLDER = "claims"
-WAITING = "without-rival.txt"  # claims whose rival is still to be found
-SCHEMA = ROOT / "book" / FOLDER / "schema.json"
-MIME = "application/vnd.normbook.claim+json"  # as normbook.lab.claims writes it
+CLAIMS = "claims"  # the folder
+WITHOUT_RIVAL = "without-rival.txt"  # claims whose rival is still to be found
+SCHEMA = ROOT / "book" / CLAIMS / "schema.json"
+CLAIM_DATA = "application/vnd.normbook.claim+json"  # as normbook.lab.claims writes it
 STATUSES = ("exact", "measured", "cited", "corrected", "contested", "illustration")
-SHOWN = ("exact", "measured", "illustration")  # a cell shows each of these
+MEASURED_STATUSES = ("exact", "measured", "illustration")  # a cell shows each of these
 EXPECTATIONS = ("expected", "between", "below", "above")
 USUAL_BOUND = {"below": 1e-12}  # of an exact claim that says nothing else
 # What decides about a printed line, and so about whether its cell must be executed anew.
@@ -52,14 +52,14 @@ def load_claims(folder: Path, pages: dict[str, Page], references: dict) -> list[
     Raises `PressError` with file and line for one that is malformed or stands twice, or for a file
     that belongs to no page with cells.
     """
-    files = {path.stem: path for path in sorted((folder / FOLDER).glob("*.yml"))}
+    files = {path.stem: path for path in sorted((folder / CLAIMS).glob("*.yml"))}
     for name, path in files.items():
         if name not in pages or not pages[name].is_chapter:
-            raise PressError(f"{FOLDER}/{path.name}:1: the book has no page {name!r} with cells")
+            raise PressError(f"{CLAIMS}/{path.name}:1: the book has no page {name!r} with cells")
     entries, seen = [], {}
     for name in (name for name in pages if name in files):
         for index, entry in enumerate(load_file(files[name], references)):
-            place = f"{FOLDER}/{name}.yml:{line_of(files[name], index, 'id')}"
+            place = f"{CLAIMS}/{name}.yml:{line_of(files[name], index, 'id')}"
             if entry["id"] in seen:
                 first = seen[entry["id"]]
                 raise PressError(f"{place}: the id {entry['id']!r} stands already at {first}")
@@ -71,11 +71,11 @@ def load_claims(folder: Path, pages: dict[str, Page], references: dict) -> list[
 
 def load_file(path: Path, references: dict) -> list[dict]:
     """Return the entries of one file. Raises `PressError` naming file, line and what is wrong."""
-    name = f"{FOLDER}/{path.name}"
+    name = f"{CLAIMS}/{path.name}"
     entries = load_yaml(path, name) or []
     error = best_match(validator().iter_errors(entries))
     if error is not None:
-        raise PressError(f"{name}:{line_of(path, *error.absolute_path)}: {told(error)}")
+        raise PressError(f"{name}:{line_of(path, *error.absolute_path)}: {in_words(error)}")
     for index, entry in enumerate(entries):
         for key in sources(entry):
             if key not in references:
@@ -90,7 +90,7 @@ def validator() -> Draft202012Validator:
     return Draft202012Validator(json.loads(SCHEMA.read_text(encoding="utf-8")))
 
 
-def told(error: ValidationError) -> str:
+def in_words(error: ValidationError) -> str:
     """Return what is wrong with an entry, and what was expected, in words."""
     node, wanted = validator().schema, ""
     for step in error.absolute_schema_path:  # the innermost description says it best
@@ -104,7 +104,7 @@ def told(error: ValidationError) -> str:
 
 def line_of(path: Path, *steps: int | str) -> int:
     """Return the line, counted from 1, of what `steps` lead to, or of what would hold it."""
-    node = composed(path.read_text(encoding="utf-8"))
+    node = yaml_nodes(path.read_text(encoding="utf-8"))
     for step in steps:
         if isinstance(node, yaml.SequenceNode) and isinstance(step, int):
             node = node.value[step]
@@ -114,7 +114,7 @@ def line_of(path: Path, *steps: int | str) -> int:
 
 
 @cache
-def composed(text: str) -> yaml.Node | None:
+def yaml_nodes(text: str) -> yaml.Node | None:
     """Return the nodes of a YAML text, which know their lines."""
     return yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
@@ -132,13 +132,14 @@ def sources(entry: dict) -> list[str]:
 
 def needs_cell(entry: dict) -> bool:
     """Whether a cell must show the entry: exact, measured, illustration, or unsourced corrected."""
-    return entry["status"] in SHOWN or (entry["status"] == "corrected" and not sources(entry))
+    return entry["status"] in MEASURED_STATUSES or (
+        entry["status"] == "corrected" and not sources(entry)
+    )
 
 
-def claims_hash(page: Page, entries: list[dict]) -> str:
+def claims_hash(entries: list[dict]) -> str:
     """Return a digest of what the cells of a page compare with: no wording, no source."""
-    mine = [entry for entry in entries if entry["page"] == page.name]
-    decisive = [[e["id"], {key: e[key] for key in DECISIVE if key in e}] for e in mine]
+    decisive = [[e["id"], {key: e[key] for key in DECISIVE if key in e}] for e in entries]
     return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -153,7 +154,7 @@ def write_json(entries: list[dict], path: Path) -> None:
 
 def claims_of(cell: nbformat.NotebookNode) -> list[dict]:
     """Return what the claims of a recorded code cell say, as data, in order."""
-    return [out.data[MIME] for out in cell.outputs if MIME in out.get("data", {})]
+    return [out.data[CLAIM_DATA] for out in cell.outputs if CLAIM_DATA in out.get("data", {})]
 
 
 def measurements(page: Page) -> dict[str, Measurement]:

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import yaml
 
-from normbook.press.bibliography import FILE, Reference
+from normbook.press.bibliography import BIBLIOGRAPHY, Reference
 from normbook.press.files import PressError
 from normbook.press.pages import TARGET, Label, Page
-from normbook.press.reading import about
+from normbook.press.reading import about_line
 
 FENCE = re.compile(r"^(?P<fence>:{3,}|`{3,}|~{3,})\s*(?:\{(?P<name>[^}]*)\})?[ \t]*(?P<rest>.*)$")
 ROLE_OR_CODE = re.compile(
@@ -23,19 +23,9 @@ EQUATION = re.compile(r"\$\$(?P<body>.+?)\$\$[ \t]*(?:\((?P<label>[\w-]+)\))?", 
 EXPLICIT = re.compile(r"^(?P<text>.*?)\s*<(?P<target>[^<>]+)>$", re.S)
 LEFTOVER = re.compile(r"^\s*(?::{3,}|[`~]{3,}\{)|\{[\w:+.-]+\}`", re.M)
 
-ADMONITIONS = {
-    "admonition": "",
-    "note": "Note",
-    "tip": "Tip",
-    "hint": "Hint",
-    "important": "Important",
-    "warning": "Warning",
-    "caution": "Caution",
-    "danger": "Danger",
-    "attention": "Attention",
-    "error": "Error",
-    "seealso": "See also",
-}
+BOXES = ("note", "tip", "hint", "important", "warning", "caution", "danger", "attention", "error")
+ADMONITIONS = {name: name.capitalize() for name in BOXES}
+ADMONITIONS |= {"admonition": "", "seealso": "See also"}
 
 
 @dataclass(frozen=True)
@@ -111,7 +101,7 @@ def convert_fence(match: re.Match, body: list[str], context: Context, line: int)
     if name == "dropdown":
         return details(title, inside)
     if name == "about":
-        return convert_prose(about(context.page.text, "\n".join(inner)), context, line)
+        return convert_prose(about_line(context.page.text, "\n".join(inner)), context, line)
     if name == "ledger":
         return convert_prose("{doc}`ledger`", context, line)
     if name in ("exercise", "exercise-start"):
@@ -219,7 +209,7 @@ def citation(role: str, keys: str, context: Context, line: int) -> str:
     links = []
     for key in (key.strip() for key in keys.split(",")):
         if key not in context.references:
-            context.refuse(line, f"{FILE} has no {key!r}")
+            context.refuse(line, f"{BIBLIOGRAPHY} has no {key!r}")
         source = context.references[key]
         name = f"{source.authors}, {source.year}"
         links.append(f"[{name}]({source.url})" if source.url else name)

@@ -32,9 +32,9 @@ from normbook.press.files import ROOT, PressError, press_hash, write_whole
 from normbook.press.ledger import write_json
 from normbook.press.pages import Page
 from normbook.press.questions import DECK
-from normbook.press.siblings import dump, fingerprint, stale_because, state
+from normbook.press.siblings import dump, fingerprint, stale_because, stale_message, state
 from normbook.press.sphinx.buttons import NOTEBOOKS
-from normbook.press.sphinx.state import show
+from normbook.press.sphinx.state import set_evidence
 from normbook.press.standalone import make_standalone, shipped_files
 from normbook.press.trim import trim
 
@@ -48,7 +48,7 @@ PROGRESS = re.compile(
 MATHJAX_KEPT = ("tex-chtml.js", "output", "input", "ui", "loader.js", "core.js", "startup.js")
 
 
-def refresh(book: Book) -> None:
+def refresh_words(book: Book) -> None:
     """Bring every sibling's words up to date. Raises `PressError` where code must be recorded.
 
     What was found up to date stands in `_build/fresh.json`, with a digest of all it depends on.
@@ -58,12 +58,10 @@ def refresh(book: Book) -> None:
     marks = {page.name: fingerprint(book, page) for page in book.chapters}
     due = [page for page in book.chapters if before.get(page.name) != marks[page.name]]
     states = {page.name: state(book, page) for page in due}
-    stale = [name for name, (kind, _) in states.items() if kind == "stale"]
+    stale = [page for page in due if states[page.name][0] == "stale"]
     if stale:
-        reasons = [(name, stale_because(book, book.pages[name])) for name in stale]
-        raise PressError(
-            "\n".join(f"chapter {name} is stale, {why}: make record" for name, why in reasons)
-        )
+        reasons = [stale_message(page, stale_because(book, page)) for page in stale]
+        raise PressError("\n".join(reasons))
     for page in due:
         kind, sibling = states[page.name]
         if kind == "prose":
@@ -75,36 +73,26 @@ def refresh(book: Book) -> None:
         write_whole(path, json.dumps(marks, indent=1))
 
 
-def doctrees(book: Book) -> Path:
-    """Return where Sphinx keeps the pages as it read them."""
-    return book.build / ".doctrees"
-
-
-def cache_of(book: Book) -> Path:
-    """Return where the build looks for executed notebooks."""
-    return book.build / ".jupyter_cache"
-
-
-def prime(book: Book) -> None:
+def fill_cache(book: Book) -> None:
     """Lay the recorded notebooks where the build looks for executed ones, if they are not there.
 
     The build takes their outputs, and finds them by their code and its metadata, captions included.
     """
-    notebooks = [as_built(page) for page in book.chapters]
+    notebooks = [notebook_for_cache(page) for page in book.chapters]
     cells = [[(c.source, c.metadata, c.outputs) for c in n.cells] for n in notebooks]
     digest = hashlib.sha256(json.dumps(cells).encode()).hexdigest()
-    stamp = cache_of(book) / "primed"
+    stamp = book.cache / "primed"
     if stamp.exists() and stamp.read_text(encoding="utf-8") == digest:
         return
-    shutil.rmtree(cache_of(book), ignore_errors=True)
-    cache = get_cache(cache_of(book))
+    shutil.rmtree(book.cache, ignore_errors=True)
+    cache = get_cache(book.cache)
     for page, notebook in zip(book.chapters, notebooks, strict=True):
         bundle = CacheBundleIn(notebook, str(page.source))
         cache.cache_notebook_bundle(bundle, check_validity=False, overwrite=True)
     stamp.write_text(digest, encoding="utf-8")
 
 
-def as_built(page: Page) -> nbformat.NotebookNode:
+def notebook_for_cache(page: Page) -> nbformat.NotebookNode:
     """Return the cells of a chapter as the build reads them, with the recorded outputs."""
     cells = [
         nbformat.from_dict({**recorded, "metadata": cell.metadata})
@@ -118,7 +106,7 @@ def forget_old_pages(book: Book) -> None:
     digest, stamp = press_hash(book.root), book.html / ".press"
     if not stamp.exists() or stamp.read_text(encoding="utf-8") != digest:
         shutil.rmtree(book.html, ignore_errors=True)
-        shutil.rmtree(doctrees(book), ignore_errors=True)
+        shutil.rmtree(book.doctrees, ignore_errors=True)
         book.html.mkdir(parents=True)
         stamp.write_text(digest, encoding="utf-8")
 
@@ -154,7 +142,7 @@ class Tee(io.StringIO):
 
 
 @contextmanager
-def sphinx(book: Book, heard: Tee) -> Iterator[Sphinx]:
+def sphinx(book: Book, log: Tee) -> Iterator[Sphinx]:
     """Yield Sphinx as Jupyter Book configures it; any warning makes a build fail.
 
     One that is kept builds again in a fraction of the time.
@@ -178,27 +166,27 @@ def sphinx(book: Book, heard: Tee) -> Iterator[Sphinx]:
             srcdir=book.folder,
             confdir=None,
             outdir=book.html,
-            doctreedir=doctrees(book),
+            doctreedir=book.doctrees,
             buildername="html",
             confoverrides=settings,
-            status=heard,
+            status=log,
             warningiserror=True,
             keep_going=True,
         )
 
 
-def build(app: Sphinx, heard: Tee, cache: Path) -> None:
+def build(app: Sphinx, log: Tee, cache: Path) -> None:
     """Run Sphinx. Raises `PressError` on any warning, or when it executed a chapter.
 
     Sphinx warns of a page when it makes it: after a failure all that were made are made again.
     """
-    heard.seek(0)
-    heard.truncate()
+    log.seek(0)
+    log.truncate()
     app.normbook_made, app.statuscode, app._warncount = set(), 0, 0  # of an earlier build
     fine = executed = False
     try:
         app.build()
-        executed = EXECUTED in heard.getvalue()
+        executed = EXECUTED in log.getvalue()
         fine = app.statuscode == 0 and not executed
     except SphinxError as error:
         raise PressError(f"the build failed: {error}") from error
@@ -213,7 +201,7 @@ def build(app: Sphinx, heard: Tee, cache: Path) -> None:
         raise PressError("the build failed: see above")
 
 
-def finish(book: Book) -> None:
+def finish_site(book: Book) -> None:
     """Put the stand-alone notebooks and the deck on the site; take off what no page asks for.
 
     An earlier build may have left pages that the book no longer has.
@@ -248,28 +236,28 @@ def write_notebooks(book: Book, folder: Path) -> None:
             write_whole(path, dump(make_standalone(book, page)))
 
 
-def publish(app: Sphinx, heard: Tee, book: Book) -> None:
+def publish(app: Sphinx, log: Tee, book: Book) -> None:
     """Bring the pages up to date. Raises `PressError` where that cannot be done."""
     write_json(book.claims, book.claims_json)
-    refresh(book)
+    refresh_words(book)
     evidence = Evidence(book)
     evidence.write()
-    show(app, evidence)
-    prime(book)
-    build(app, heard, cache_of(book))
-    finish(book)
+    set_evidence(app, evidence)
+    fill_cache(book)
+    build(app, log, book.cache)
+    finish_site(book)
 
 
 def main() -> int:
     """Build the book; say how long it took and where it is."""
     begin = time.perf_counter()
     gc.disable()  # a third of the time otherwise; what a build leaves behind is a gigabyte
-    book, heard = Book(), Tee()
+    book, log = Book(), Tee()
     try:
         with build_lock(book):
             forget_old_pages(book)
-            with sphinx(book, heard) as app:
-                publish(app, heard, book)
+            with sphinx(book, log) as app:
+                publish(app, log, book)
     except PressError as error:
         print(f"\n{error}", file=sys.stderr)
         return 1

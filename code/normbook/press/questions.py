@@ -6,7 +6,7 @@ from pathlib import Path
 from normbook.press.files import PressError, load_yaml
 from normbook.press.pages import Label, reference
 
-FILE = "questions.yml"
+QUESTIONS = "questions.yml"
 PAGE = "12-interview-questions"
 DECK = "normalization-questions.apkg"  # where the Anki deck lies on the site
 LEVELS = {1: "Must know", 2: "Deeper", 3: "Research"}
@@ -50,13 +50,15 @@ def load_questions(folder: Path) -> list[Question]:
 
     Raises `PressError` for one that is not complete.
     """
-    path = folder / FILE
+    path = folder / QUESTIONS
     if not path.exists():
         return []
     entries = load_yaml(path)
     for place, entry in enumerate(entries, 1):
         for problem in problems_of(entry, place):
-            raise PressError(f"{FILE}: question {entry.get('number', f'at {place}')}: {problem}")
+            raise PressError(
+                f"{QUESTIONS}: question {entry.get('number', f'at {place}')}: {problem}"
+            )
     return [Question(**entry) for entry in entries]
 
 
@@ -86,7 +88,7 @@ def problems_of(entry: dict, place: int) -> list[str]:
 def dead_links(questions: list[Question], labels: dict[str, Label]) -> list[str]:
     """Return the links of the questions that lead nowhere."""
     return [
-        f"{FILE}: question {question.number}: nothing has the label {target!r}"
+        f"{QUESTIONS}: question {question.number}: nothing has the label {target!r}"
         for question in questions
         for target in [*question.shown, *(f"claim-{name}" for name in question.claims)]
         if target not in labels
@@ -124,14 +126,10 @@ def answer_lines(question: Question, labels: dict[str, Label]) -> list[str]:
     points = [f"- {one_line(point)}" for point in question.answer]
     weak = f"**The weak answer:** {one_line(question.weak)}"
     misses = f"**What it misses:** {one_line(question.misses)}"
-    return [*formula, *points, "", weak, misses, "", *evidence_lines(question, labels)]
-
-
-def evidence_lines(question: Question, labels: dict[str, Label]) -> list[str]:
-    """Return the links to what shows the answer, and to the entries of the ledger."""
     shown = ", ".join(link_to(target, labels) for target in question.shown)
     claims = ", ".join(f"{{ref}}`{name} <claim-{name}>`" for name in question.claims)
-    return [f"**Shown in** {shown}.", "", f"**In the ledger:** {claims}.", ""]
+    evidence = [f"**Shown in** {shown}.", "", f"**In the ledger:** {claims}.", ""]
+    return [*formula, *points, "", weak, misses, "", *evidence]
 
 
 def link_to(target: str, labels: dict[str, Label]) -> str:

@@ -26,7 +26,7 @@ PINS = ("torch", "numpy", "matplotlib", "scikit-learn")  # what may move a digit
 def reached(page: Page, code: Path = CODE) -> dict[str, str]:
     """Return the modules that a page reaches and the pins, each with a digest of what it is now."""
     source = "\n".join(cell.source for cell in page.code_cells)
-    todo, found = {ALWAYS, *asks_for(source, code)}, set()
+    todo, found = {ALWAYS, *modules_used(source, code)}, set()
     while todo:
         module = todo.pop()
         if module not in found:
@@ -39,16 +39,16 @@ def imports(module: str, code: Path) -> set[str]:
     """Return the modules of ours that a module imports, and the packages it lies in."""
     parents = {module.rsplit(".", 1)[0]} if "." in module else set()
     text = text_of(module, code)
-    return (asks_for(text, code) if module != DOOR else set(door(code).values())) | parents
+    return (modules_used(text, code) if module != DOOR else set(door(code).values())) | parents
 
 
-def asks_for(source: str, code: Path) -> set[str]:
+def modules_used(source: str, code: Path) -> set[str]:
     """Return the modules of ours that a source asks for, through the door by the names it uses."""
-    return {origin(module, name, code) for module, name in names_asked(source)}
+    return {module_of(module, name, code) for module, name in names_used(source)}
 
 
 @cache
-def names_asked(source: str) -> frozenset[tuple[str, str]]:
+def names_used(source: str) -> frozenset[tuple[str, str]]:
     """Return what a source takes from modules of ours: the module and the name, or "" for it all.
 
     A source that is no Python counts as using the whole door.
@@ -75,7 +75,7 @@ def is_ours(module: str) -> bool:
     return module.split(".")[0] in OURS
 
 
-def origin(module: str, name: str, code: Path) -> str:
+def module_of(module: str, name: str, code: Path) -> str:
     """Return the module that holds what `from module import name` gives."""
     if module == DOOR:
         return door(code).get(name, DOOR)
@@ -85,7 +85,7 @@ def origin(module: str, name: str, code: Path) -> str:
 
 def door(code: Path) -> dict[str, str]:
     """Return the names of the door, and the module of the engine that each comes from."""
-    asked = names_asked(text_of(DOOR, code))
+    asked = names_used(text_of(DOOR, code))
     return {name: module for module, name in asked if name}
 
 
@@ -128,7 +128,7 @@ def pins(code: Path) -> dict[str, str]:
     return dict(sorted((k, v) for k, v in re.findall(r"^([\w-]+)==(\S+)", text, re.M) if k in PINS))
 
 
-def moved(before: dict[str, str], now: dict[str, str]) -> list[str]:
+def changed_modules(before: dict[str, str], now: dict[str, str]) -> list[str]:
     """Return what is not as it was: modules and packages by name."""
     return sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
 

@@ -16,9 +16,9 @@ OPTIONS = re.compile(r"\A(?:---\n.*?\n---\n|(?::[\w-]+:[^\n]*\n)+)", re.S)
 HIDING = ("hide-input", "hide-cell", "remove-input", "claims")  # tags that fold a cell's code
 FOLDED = re.compile(rf"^:?tags:.*\b(?:{'|'.join(HIDING)})\b|source_hidden: true", re.M)
 FOLDED_WHOLE = re.compile(r"^:?tags:.*\b(?:hide-cell|claims)\b", re.M)
-FIGURE = re.compile(r"^\s*figure:", re.M)
+FIGURE_OPTION = re.compile(r"^\s*figure:", re.M)
 SOLUTION = re.compile(r"^```\{solution-start\}.*?^```\{solution-end\}.*?^```[ \t]*$", re.M | re.S)
-BLOCK = re.compile(
+DIRECTIVE = re.compile(
     r"^(?P<head>(?P<fence>:{3,}|`{3,})\{(?P<name>[\w-]+)\}(?P<title>[^\n]*)\n)"
     r"(?P<body>.*?)(?P<tail>^(?P=fence)[:`]*[ \t]*$)",
     re.M | re.S,
@@ -28,11 +28,11 @@ FORMULA = re.compile(r"\$\$.+?\$\$", re.S)
 WORD = re.compile(r"[^\W\d_][\w'’-]*")
 
 
-def minutes(text: str) -> int:
+def reading_minutes(text: str) -> int:
     """Return a chapter's reading time in minutes, to five: words, formulas, figures, open code."""
     cells, prose = unfolded(text)
     seconds = (
-        words(prose) * 60 / WORDS_A_MINUTE
+        count_words(prose) * 60 / WORDS_A_MINUTE
         + len(FORMULA.findall(prose)) * SECONDS_A_FORMULA
         + sum(shows_figure(cell) for cell in cells) * SECONDS_A_FIGURE
         + sum(open_lines(cell) for cell in cells) * SECONDS_A_LINE_OF_CODE
@@ -55,10 +55,10 @@ def without_folded(prose: str) -> str:
             return block["head"] + block["tail"]
         return block["head"] + without_folded(block["body"]) + block["tail"]
 
-    return BLOCK.sub(body_if_open, prose)
+    return DIRECTIVE.sub(body_if_open, prose)
 
 
-def words(prose: str) -> int:
+def count_words(prose: str) -> int:
     """Return how many words there are, displayed formulas left out."""
     return len(WORD.findall(FORMULA.sub("", prose)))
 
@@ -72,7 +72,7 @@ def options_of(cell: str) -> str:
 def shows_figure(cell: str) -> bool:
     """Whether a cell draws a figure that the page shows at once."""
     options = options_of(cell)
-    return bool(FIGURE.search(options)) and not FOLDED_WHOLE.search(options)
+    return bool(FIGURE_OPTION.search(options)) and not FOLDED_WHOLE.search(options)
 
 
 def open_lines(cell: str) -> int:
@@ -83,6 +83,6 @@ def open_lines(cell: str) -> int:
     return sum(bool(line.strip()) for line in cell[len(options) :].splitlines())
 
 
-def about(text: str, needs: str) -> str:
+def about_line(text: str, needs: str) -> str:
     """Return the line at the head of a chapter: how long it takes, and what one needs to know."""
-    return f"*Reading time: {minutes(text)} minutes. You need: {' '.join(needs.split())}*"
+    return f"*Reading time: {reading_minutes(text)} minutes. You need: {' '.join(needs.split())}*"

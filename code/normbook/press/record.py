@@ -45,7 +45,7 @@ def execute(page: Page, book: Book) -> list[list]:
     """
     kernel = page.notebook.metadata["kernelspec"]["name"]
     cells = run_cells(page.code_cells, kernel, book)
-    return [[clean(output, page) for output in cell.outputs] for cell in cells]
+    return [[kept_output(output, page) for output in cell.outputs] for cell in cells]
 
 
 def run_cells(cells: list, kernel: str, book: Book) -> list[nbformat.NotebookNode]:
@@ -67,7 +67,7 @@ def run_cells(cells: list, kernel: str, book: Book) -> list[nbformat.NotebookNod
     return notebook.cells
 
 
-def clean(output: nbformat.NotebookNode, page: Page) -> nbformat.NotebookNode:
+def kept_output(output: nbformat.NotebookNode, page: Page) -> nbformat.NotebookNode:
     """Return an output as it is kept: no traceback (it holds paths), no execution count."""
     if output.output_type == "stream" and output.name == "stderr":
         raise PressError(f"{page.source.name}: a cell writes to stderr:\n{output.text}")
@@ -129,7 +129,7 @@ def main() -> int:
     options = parser.parse_args()
     try:
         check_environment()
-        return run(Book(), options)
+        return record_stale(Book(), options)
     except PressError as error:
         print(error, file=sys.stderr)
     except KeyboardInterrupt:
@@ -144,7 +144,7 @@ def check_environment() -> None:
             raise PressError(f"{name} is for tests: nothing is recorded while it is set")
 
 
-def run(book: Book, options: argparse.Namespace) -> int:
+def record_stale(book: Book, options: argparse.Namespace) -> int:
     """Do what `main` was asked for. Returns 1 if a chapter could not be recorded."""
     write_json(book.claims, book.claims_json)
     chapters = [page for page in book.chapters if not options.only or page.name in options.only]

@@ -3,19 +3,19 @@
 import re
 
 from normbook.press.book import GLUE, Book
-from normbook.press.ledger import FOLDER, MIME, WAITING, measurements, needs_cell
+from normbook.press.ledger import CLAIM_DATA, CLAIMS, WITHOUT_RIVAL, measurements, needs_cell
 from normbook.press.limits import limits_of, slow_chapters
 from normbook.press.pages import Page
 from normbook.press.portable import LEFTOVER, ROLE_OR_CODE
 from normbook.press.questions import dead_links
-from normbook.press.siblings import is_folded, stale_because, state
+from normbook.press.siblings import is_folded, stale_because, stale_message, state
 
-LONGEST = 80  # characters of code that fit the column
-SHOWS = re.compile(r"\bshow\(|\bfigures\.frames\(")
+LONGEST_CODE = 80  # characters of code that fit the column
+SHOWS_FIGURE = re.compile(r"\bshow\(|\bfigures\.frames\(")
 # A place on somebody's disk: never in a notebook that others open.
 PATH = re.compile(r"(?<![\w.:/~])/(?:home|root|Users|tmp|usr|opt|var|mnt|work|private)/\S+")
 WINDOWS_PATH = re.compile(r"\b[A-Z]:\\+\w+")
-FENCED = re.compile(r"^(`{3,}|~{3,})[^\n]*\n.*?^\1[`~]*\s*$", re.M | re.S)
+FENCED_CODE = re.compile(r"^(`{3,}|~{3,})[^\n]*\n.*?^\1[`~]*\s*$", re.M | re.S)
 
 
 def problems_of_book(book: Book) -> list[str]:
@@ -24,7 +24,7 @@ def problems_of_book(book: Book) -> list[str]:
     problems += dead_links(book.questions, book.labels) + slow_chapters(book)
     problems += [problem for page in book.pages.values() for problem in limits_of(page)]
     for page in book.chapters:
-        problems += drift(book, page) + figures_without_words(page) + long_lines(page)
+        problems += drift(book, page) + figures_without_words(page) + long_code_lines(page)
         if page.sibling.exists():
             text = page.sibling.read_text(encoding="utf-8")
             problems += raw_markup(page) + paths_in(page.sibling.name, text)
@@ -37,8 +37,7 @@ def drift(book: Book, page: Page) -> list[str]:
     kind, _ = state(book, page)
     if kind == "fresh":
         return []
-    reason = stale_because(book, page) or "its words moved on"
-    return [f"chapter {page.name} is stale, {reason}: make record"]
+    return [stale_message(page, stale_because(book, page) or "its words moved on")]
 
 
 # --- claims ---
@@ -53,7 +52,7 @@ def unmatched(book: Book) -> list[str]:
         if needs_cell(entry) and name not in seen:
             problems.append(f"{place}: no cell measures {name}")
         if seen.get(name, entry["page"]) != entry["page"]:
-            wanted = f"{FOLDER}/{seen[name]}.yml"
+            wanted = f"{CLAIMS}/{seen[name]}.yml"
             problems.append(f"{place}: {seen[name]} measures {name}, so it belongs into {wanted}")
     listed = {entry["id"] for entry in book.claims}
     strays = (name for name in seen if name not in listed)
@@ -73,14 +72,18 @@ def rivals_missing(book: Book) -> list[str]:
         if lacks and line is None:
             problems.append(f"{entry['place']}: {name} has no rival")
         if line is not None and not lacks:
-            problems.append(f"{FOLDER}/{WAITING}:{line}: {name} waits for no rival: take it off")
-    strays = [f"{FOLDER}/{WAITING}:{line}: no claim is {name!r}" for name, line in waiting.items()]
+            problems.append(
+                f"{CLAIMS}/{WITHOUT_RIVAL}:{line}: {name} waits for no rival: take it off"
+            )
+    strays = [
+        f"{CLAIMS}/{WITHOUT_RIVAL}:{line}: no claim is {name!r}" for name, line in waiting.items()
+    ]
     return problems + strays
 
 
 def waiting_for_rivals(book: Book) -> dict[str, int]:
     """Return the claims whose rival is still to be found, and the lines that say so."""
-    path = book.folder / FOLDER / WAITING
+    path = book.folder / CLAIMS / WITHOUT_RIVAL
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     words = {at: line.split("#")[0].strip() for at, line in enumerate(lines, 1)}
     return {name: at for at, name in words.items() if name}
@@ -88,15 +91,13 @@ def waiting_for_rivals(book: Book) -> dict[str, int]:
 
 def too_many_illustrations(book: Book) -> list[str]:
     """Return the pages of whose claims more than one in ten is true by construction."""
-    problems = []
+    problems, most = [], "one in ten at most"
     for page in book.chapters:
-        statuses = [entry["status"] for entry in book.claims if entry["page"] == page.name]
+        statuses = [entry["status"] for entry in book.claims_of(page)]
         count = statuses.count("illustration")
         if count > len(statuses) / 10:
-            problems.append(
-                f"{FOLDER}/{page.name}.yml: {count} of {len(statuses)} claims are illustrations, "
-                "one in ten at most"
-            )
+            counts = f"{count} of {len(statuses)} claims are illustrations"
+            problems.append(f"{CLAIMS}/{page.name}.yml: {counts}, {most}")
     return problems
 
 
@@ -113,7 +114,7 @@ def more_than_claims(page: Page) -> list[str]:
         for index, cell in enumerate(page.recorded_cells, 1)
         if is_folded(cell)
         for output in cell.outputs
-        if MIME not in output.get("data", {}) and GLUE not in output.get("data", {})
+        if CLAIM_DATA not in output.get("data", {}) and GLUE not in output.get("data", {})
     ]
 
 
@@ -124,7 +125,7 @@ def figures_without_words(page: Page) -> list[str]:
     """Return the cells that show a figure without a name, a caption or an alt text."""
     problems = []
     for index, cell in enumerate(page.code_cells, 1):
-        if not SHOWS.search(cell.source):
+        if not SHOWS_FIGURE.search(cell.source):
             continue
         options = cell.metadata.get("mystnb", {})
         have = {**options.get("figure", {}), **options.get("image", {})}
@@ -133,13 +134,13 @@ def figures_without_words(page: Page) -> list[str]:
     return problems
 
 
-def long_lines(page: Page) -> list[str]:
+def long_code_lines(page: Page) -> list[str]:
     """Return the code lines that a page would cut off at its right edge."""
     return [
-        f"{page.name}: a line of code has {len(line)} characters, {LONGEST} fit: {line.strip()}"
+        f"{page.name}: a line of code has {count} characters, {LONGEST_CODE} fit: {line.strip()}"
         for cell in page.code_cells
         for line in cell.source.split("\n")
-        if len(line) > LONGEST
+        if (count := len(line)) > LONGEST_CODE
     ]
 
 
@@ -148,7 +149,7 @@ def raw_markup(page: Page) -> list[str]:
     problems = []
     for index, cell in enumerate(page.recorded.cells, 1):
         text = cell.source if cell.cell_type == "markdown" else ""
-        prose = FENCED.sub("", text)
+        prose = FENCED_CODE.sub("", text)
         bare = ROLE_OR_CODE.sub(lambda match: match[0] if match["role"] else "", prose)
         found = LEFTOVER.search(bare) or re.search(r"^```\{", text, re.M)
         if found:

@@ -24,7 +24,7 @@ from normbook.press.publish import Tee, build_lock, forget_old_pages, publish, s
 SETTINGS = ("_toc.yml", "_config.yml", "pyproject.toml")
 
 
-def saves(root: Path) -> Iterator[set[Path]]:
+def watched_saves(root: Path) -> Iterator[set[Path]]:
     """Yield which files that the pages are made from were saved, or nothing in the meantime.
 
     It listens from the first step on, also while a build keeps the one who asks from asking.
@@ -44,22 +44,22 @@ def saves(root: Path) -> Iterator[set[Path]]:
 def wait_for_change(saved: Iterator[set[Path]], ours: dict[Path, int | None]) -> set[Path]:
     """Return the files that others than the press have saved, once there are some."""
     for paths in saved:
-        if changed := {path for path in paths if ours.get(path, 0) != written(path)}:
+        if changed := {path for path in paths if ours.get(path, 0) != modified_at(path)}:
             return changed
     return set()
 
 
-def is_of_the_program(changed: set[Path]) -> bool:
+def needs_restart(changed: set[Path]) -> bool:
     """Tell whether the press, the engine or the settings changed: what is in memory is old."""
     return any(path.suffix == ".py" or path.name in SETTINGS for path in changed)
 
 
-def written(path: Path) -> int | None:
+def modified_at(path: Path) -> int | None:
     """Return when a file was last written, in nanoseconds; None for one that is gone."""
     return path.stat().st_mtime_ns if path.exists() else None
 
 
-def build_again(app: Sphinx, heard: Tee, root: Path) -> dict[Path, int | None]:
+def build_again(app: Sphinx, log: Tee, root: Path) -> dict[Path, int | None]:
     """Bring the pages up to date and say how long it took, or what is wrong.
 
     Returns when the recorded notebooks were written, by the press or before.
@@ -67,16 +67,16 @@ def build_again(app: Sphinx, heard: Tee, root: Path) -> dict[Path, int | None]:
     begin, book = time.perf_counter(), Book(root)
     try:
         with build_lock(book):
-            publish(app, heard, book)
+            publish(app, log, book)
     except PressError as error:
         print(f"\n{error}", file=sys.stderr, flush=True)
     else:
         print(f"\nup to date in {time.perf_counter() - begin:.1f} s", flush=True)
     gc.collect()
-    return {path: written(path) for path in book.folder.glob("*.ipynb")}
+    return {path: modified_at(path) for path in book.folder.glob("*.ipynb")}
 
 
-def serve(folder: Path, port: int) -> http.server.ThreadingHTTPServer:
+def start_server(folder: Path, port: int) -> http.server.ThreadingHTTPServer:
     """Serve a folder on this machine alone, in the background."""
     handler = functools.partial(Quiet, directory=str(folder))
     server = http.server.ThreadingHTTPServer(("127.0.0.1", port), handler)
@@ -97,20 +97,20 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=8000)
     port = parser.parse_args().port
     gc.disable()  # see publish.main
-    book, heard = Book(), Tee()
+    book, log = Book(), Tee()
     try:
         with build_lock(book):
             forget_old_pages(book)
-        server = serve(book.html, port)
+        server = start_server(book.html, port)
     except PressError as error:
         raise SystemExit(error) from error
     except OSError as error:
         raise SystemExit(f"port {port} cannot be had: {error.strerror}") from error
-    saved, changed = saves(book.root), set()
+    saved, changed = watched_saves(book.root), set()
     next(saved)
-    with sphinx(book, heard) as app:
-        while not is_of_the_program(changed):
-            ours = build_again(app, heard, book.root)
+    with sphinx(book, log) as app:
+        while not needs_restart(changed):
+            ours = build_again(app, log, book.root)
             print(f"The book is at http://localhost:{port} (stop with Ctrl-C)", flush=True)
             changed = wait_for_change(saved, ours)
     server.server_close()

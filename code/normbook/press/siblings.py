@@ -9,13 +9,13 @@ import nbformat
 
 from normbook.press.book import GLUE, Book
 from normbook.press.files import PressError
-from normbook.press.ledger import FOLDER, claims_hash, claims_of
+from normbook.press.ledger import CLAIMS, claims_hash, claims_of
 from normbook.press.pages import Page
 from normbook.press.portable import convert
-from normbook.press.reach import moved, reached
+from normbook.press.reach import changed_modules, reached
 
 CLAIMS_TAG = "claims"  # a cell of claims and glued values: folded under a line that counts them
-FOLDED = {"jupyter": {"source_hidden": True}}  # whoever changes a number must see the ✗
+HIDE_CODE = {"jupyter": {"source_hidden": True}}  # whoever changes a number must see the ✗
 
 
 def make_sibling(
@@ -31,7 +31,7 @@ def make_sibling(
     for cell, line in zip(source.cells, source.metadata["source_map"], strict=True):
         check_kind(cell, page, line)
         if cell.cell_type == "markdown":
-            cells += words(convert(cell.source, context, first_line(page, line)))
+            cells += text_cell(convert(cell.source, context, first_line_of_words(page, line)))
         else:
             cells += code_as_kept(cell, next(code))
     count = itertools.count(1)
@@ -49,7 +49,7 @@ def make_sibling(
     return nbformat.from_dict({"cells": cells, "metadata": metadata, **form})
 
 
-def words(text: str) -> list[dict]:
+def text_cell(text: str) -> list[dict]:
     """Return the cell of a text: none where there is no text."""
     return [{"cell_type": "markdown", "metadata": {}, "source": text}] if text else []
 
@@ -60,8 +60,8 @@ def code_as_kept(cell: nbformat.NotebookNode, outputs: list) -> list[dict]:
     if not is_folded(cell):
         return [{**kept, "outputs": outputs}]
     return [
-        *words(counted(outputs)),
-        {**kept, "metadata": cell.metadata | FOLDED, "outputs": outputs},
+        *text_cell(count_of_claims(outputs)),
+        {**kept, "metadata": cell.metadata | HIDE_CODE, "outputs": outputs},
     ]
 
 
@@ -70,7 +70,7 @@ def is_folded(cell: nbformat.NotebookNode) -> bool:
     return CLAIMS_TAG in cell.metadata.get("tags", [])
 
 
-def counted(outputs: list) -> str:
+def count_of_claims(outputs: list) -> str:
     """Return the line under which a cell of claims is folded: "✓ 4 claims checked"."""
     found = claims_of(nbformat.from_dict({"outputs": outputs}))
     failed = sum(not claim["passed"] for claim in found)
@@ -80,7 +80,7 @@ def counted(outputs: list) -> str:
     return f"✓ {len(found)} {words} checked" if found else "Values for the text"
 
 
-def first_line(page: Page, line: int) -> int:
+def first_line_of_words(page: Page, line: int) -> int:
     """Return where a cell's words begin, counted from 1: the reader leaves out empty lines."""
     rows = page.text.splitlines()
     while line < len(rows) - 1 and not rows[line].strip():
@@ -104,7 +104,7 @@ def check_words(book: Book, page: Page) -> None:
     for cell, line in zip(page.notebook.cells, lines, strict=True):
         check_kind(cell, page, line)
         if cell.cell_type == "markdown":
-            convert(cell.source, context, first_line(page, line))
+            convert(cell.source, context, first_line_of_words(page, line))
 
 
 def link_beside(book: Book, page: Page, text: str, target: str, label: str) -> str:
@@ -122,20 +122,20 @@ def dump(notebook: nbformat.NotebookNode) -> str:
     return nbformat.writes(notebook) + "\n"
 
 
-def identity(cells: list[nbformat.NotebookNode]) -> list[tuple]:
+def code_and_tags(cells: list[nbformat.NotebookNode]) -> list[tuple]:
     """Return what the outputs depend on: source and tags, but not captions and alt texts."""
     return [(cell.source, tuple(cell.metadata.get("tags", []))) for cell in cells]
 
 
 def marks_of(book: Book, page: Page) -> dict:
     """Return what the recorded outputs depend on outside of the page: claims, modules, packages."""
-    return {"claims": claims_hash(page, book.claims), "reaches": reached(page)}
+    return {"claims": claims_hash(book.claims_of(page)), "reaches": reached(page)}
 
 
 def fingerprint(book: Book, page: Page) -> str:
     """Return a digest of all that decides whether a sibling is up to date."""
     recorded = page.sibling.read_text(encoding="utf-8") if page.sibling.exists() else ""
-    everything = "\0".join([page.text, recorded, book.surroundings])
+    everything = "\0".join([page.text, recorded, book.context_hash])
     return hashlib.sha256(everything.encode()).hexdigest()
 
 
@@ -144,13 +144,18 @@ def stale_because(book: Book, page: Page) -> str:
     if not page.sibling.exists():
         return "nothing is recorded"
     marks, wanted = page.recorded.metadata.get("normbook", {}), marks_of(book, page)
-    if identity(page.recorded_cells) != identity(page.code_cells):
+    if code_and_tags(page.recorded_cells) != code_and_tags(page.code_cells):
         return "its code is not what was recorded"
     if marks.get("claims") != wanted["claims"]:
-        return f"{FOLDER}/{page.name}.yml does not expect what it did"
-    if changed := moved(marks.get("reaches", {}), wanted["reaches"]):
+        return f"{CLAIMS}/{page.name}.yml does not expect what it did"
+    if changed := changed_modules(marks.get("reaches", {}), wanted["reaches"]):
         return f"{', '.join(changed)} changed since it was recorded"
     return ""
+
+
+def stale_message(page: Page, reason: str) -> str:
+    """Return what the reader of a log is told of a chapter that must be recorded."""
+    return f"chapter {page.name} is stale, {reason}: make record"
 
 
 def state(book: Book, page: Page) -> tuple[str, nbformat.NotebookNode | None]:

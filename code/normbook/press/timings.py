@@ -39,7 +39,7 @@ def machine() -> str:
     return f"{name}, {os.cpu_count()} cores"
 
 
-def surroundings() -> dict:
+def when_and_where() -> dict:
     """Return when and with what the times were taken."""
     return {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -85,7 +85,7 @@ def main() -> int:
             chapters[page.name] = run_time(page.code_cells, book)
             print(f"{page.name}: {chapters[page.name]['processor']} s", flush=True)
     ordered = {page.name: chapters[page.name] for page in book.chapters if page.name in chapters}
-    taken = {**surroundings(), "floor": least, "chapters": ordered}
+    taken = {**when_and_where(), "floor": least, "chapters": ordered}
     write_whole(book.timings, json.dumps(taken, indent=1, ensure_ascii=False) + "\n")
     return 0
 

@@ -9,12 +9,12 @@ from normbook.press.sphinx.frames import Frames, OfferFrames, close_slider, open
 
 def setup(app: Sphinx) -> dict:
     """Register all of it."""
-    speed.hurry()
+    speed.speed_up()
     app.connect("autodoc-process-docstring", docstrings.to_rst)
     app.connect("source-read", follow_sibling)
     app.normbook_made = set()
-    app.connect("source-read", remember)
-    app.connect("doctree-resolved", remember)
+    app.connect("source-read", note_page)
+    app.connect("doctree-resolved", note_page)
     app.connect("env-get-updated", numbers.restore_numbers, priority=100)
     app.connect("env-get-updated", numbers.number_by_chapter, priority=900)
     app.connect("html-page-context", buttons.set_buttons, priority=900)
@@ -39,6 +39,6 @@ def follow_sibling(app: Sphinx, docname: str, source: list[str]) -> None:
         app.env.note_dependency(str(page.sibling))
 
 
-def remember(app: Sphinx, *about) -> None:
+def note_page(app: Sphinx, *about) -> None:
     """Note which pages this build reads or writes (the name comes first or last)."""
     app.normbook_made.add(next(word for word in about if isinstance(word, str)))

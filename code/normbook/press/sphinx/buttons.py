@@ -14,7 +14,7 @@ from normbook.press.sphinx.state import evidence_of
 NOTEBOOKS = "notebooks"  # the folder of the site that holds the stand-alone notebooks
 SITE_BRANCH = "gh-pages"
 GITHUB = re.compile(r"github\.com[:/]([\w.-]+/[\w.-]+?)(?:\.git)?/?$")
-FIGURE = re.compile(
+FIGURE_HTML = re.compile(
     r'<figure class="[^"]*" id="(?P<id>[\w-]+)">\s*(?:<a [^>]*>)?<img [^>]*?src="(?P<src>[^"]+)".*?'
     r"(?P<end></figcaption>\s*)</figure>",
     re.S,
@@ -39,62 +39,45 @@ def set_buttons(app: Sphinx, pagename: str, templatename: str, context: dict, do
 
     The theme would offer the raw source and a notebook that misses the engine.
     """
-    others = [
-        button
-        for button in context.get("header_buttons", [])
-        if button.get("label") not in ("download-buttons", "launch-buttons", "source-buttons")
-    ]
+    replaced = ("download-buttons", "launch-buttons", "source-buttons")
+    others = [b for b in context.get("header_buttons", []) if b.get("label") not in replaced]
     pages = evidence_of(app).book.pages
     chapter = pagename in pages and pages[pagename].is_chapter
     buttons = [colab_button(pagename)] if chapter and repository() else []
     downloads = [download_button(context["pathto"], pagename)] if chapter else []
     if doctree is not None:
         downloads.append(print_button())
-        buttons.append(group("Download this page", "fas fa-download", downloads))
+        words = "", "fas fa-download", "Download this page", "download-buttons"
+        buttons.append(button("group", *words, buttons=downloads))
     context["header_buttons"] = [*buttons, *others]
-
-
-def group(tooltip: str, icon: str, buttons: list[dict]) -> dict:
-    """Return a menu of the page's header."""
-    label = "download-buttons"
-    return {"type": "group", "tooltip": tooltip, "icon": icon, "buttons": buttons, "label": label}
 
 
 def download_button(pathto, pagename: str) -> dict:
     """Return the link to the stand-alone notebook."""
-    return {
-        "type": "link",
-        "url": pathto(f"{NOTEBOOKS}/{pagename}.ipynb", 1),
-        "text": ".ipynb",
-        "icon": "fas fa-code",
-        "tooltip": "Download the notebook, engine inside",
-        "label": "download-notebook-button",
-    }
+    tooltip = "Download the notebook, engine inside"
+    address = pathto(f"{NOTEBOOKS}/{pagename}.ipynb", 1)
+    return button("link", ".ipynb", "fas fa-code", tooltip, "download-notebook-button", url=address)
 
 
 def print_button() -> dict:
     """Return the entry that prints the page."""
-    return {
-        "type": "javascript",
-        "javascript": "window.print()",
-        "text": ".pdf",
-        "icon": "fas fa-file-pdf",
-        "tooltip": "Print to PDF",
-        "label": "download-pdf-button",
-    }
+    program = {"javascript": "window.print()"}
+    icon = "fas fa-file-pdf"
+    return button("javascript", ".pdf", icon, "Print to PDF", "download-pdf-button", **program)
 
 
 def colab_button(pagename: str) -> dict:
     """Return the link that opens the stand-alone notebook of the published site in Colab."""
     path = f"{repository()}/blob/{SITE_BRANCH}/{NOTEBOOKS}/{pagename}.ipynb"
-    return {
-        "type": "link",
-        "url": f"https://colab.research.google.com/github/{path}",
-        "text": "Colab",
-        "icon": "fas fa-rocket",
-        "tooltip": "Open in Colab",
-        "label": "launch-colab-button",
-    }
+    address = f"https://colab.research.google.com/github/{path}"
+    return button(
+        "link", "Colab", "fas fa-rocket", "Open in Colab", "launch-colab-button", url=address
+    )
+
+
+def button(kind: str, text: str, icon: str, tooltip: str, label: str, **what) -> dict:
+    """Return a button of the page's header; `what` it does is an address, a program, a menu."""
+    return {"type": kind, "text": text, "icon": icon, "tooltip": tooltip, "label": label, **what}
 
 
 def licence(text: str) -> tuple[str, str]:
@@ -112,7 +95,7 @@ def offer_figures(body: str, title: str, name: str, address: str) -> str:
         )
         return match[0].removesuffix("</figure>") + line + "</figure>"
 
-    return FIGURE.sub(offer, body)
+    return FIGURE_HTML.sub(offer, body)
 
 
 def add_offers(app: Sphinx, pagename: str, templatename: str, context: dict, doctree) -> None:

@@ -3,7 +3,7 @@
 from docutils import nodes
 from sphinx.transforms import SphinxTransform
 
-from normbook.press.siblings import CLAIMS_TAG, counted
+from normbook.press.siblings import CLAIMS_TAG, count_of_claims
 from normbook.press.sphinx.state import recorded_cells
 
 
@@ -16,7 +16,7 @@ class FoldClaims(SphinxTransform):
         """Give the cells of this page their line, counted from what they recorded."""
         for node, cell in recorded_cells(self):
             if f"tag_{CLAIMS_TAG}" in node["classes"]:
-                line = counted(cell.outputs)
+                line = count_of_claims(cell.outputs)
                 node["hide_mode"], node["prompt_show"], node["prompt_hide"] = "all", line, line
 
 

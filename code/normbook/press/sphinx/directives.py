@@ -13,15 +13,15 @@ from normbook.press.ledger import STATUSES, Measurement, measurements, sources
 from normbook.press.pages import Label, Page
 from normbook.press.questions import (
     DECK,
-    FILE,
     LEVELS,
+    QUESTIONS,
     TOPICS,
     Question,
     answer_lines,
     dropdown_lines,
     one_line,
 )
-from normbook.press.reading import about
+from normbook.press.reading import about_line
 from normbook.press.sphinx.state import evidence_of
 
 COUNTS = "counts"  # the argument that prints the counts by status
@@ -63,7 +63,7 @@ class Ledger(FromBook):
         """Return a section a page, or one table."""
         self.watch(self.book.evidence)
         if not self.arguments:
-            return [self.section(page) for page in self.book.chapters if self.claims_of(page)]
+            return [self.section(page) for page in self.book.chapters if self.book.claims_of(page)]
         if self.arguments != [COUNTS]:
             raise self.error(
                 f"{self.arguments[0]!r} is not known: {{ledger}}, or {{ledger}} counts"
@@ -71,16 +71,12 @@ class Ledger(FromBook):
         lines = summary_lines(self.book.claims, self.evidence.found)
         return [self.parsed("ledger-counts", lines)]
 
-    def claims_of(self, page: Page) -> list[dict]:
-        """Return the entries of a page."""
-        return [entry for entry in self.book.claims if entry["page"] == page.name]
-
     def section(self, page: Page) -> nodes.section:
         """Return the entries of a page under a heading."""
         title = f"§{page.title}" if page.number else "The cover"
         section = nodes.section("", nodes.title(title, title), ids=[nodes.make_id(title)])
         entries = nodes.container(classes=["ledger"])
-        for entry in self.claims_of(page):
+        for entry in self.book.claims_of(page):
             lines = entry_lines(entry, self.evidence.found, self.evidence.places)
             entries += self.parsed(f"claim status-{entry['status']}", lines)
         section += entries
@@ -138,7 +134,7 @@ class Questions(FromBook):
 
     def run(self) -> list[nodes.Node]:
         """Return the questions, the cards or the link as nodes."""
-        self.watch(self.book.folder / FILE)
+        self.watch(self.book.folder / QUESTIONS)
         what, questions, labels = self.arguments[0], self.book.questions, self.book.labels
         if what == "deck":
             words = f"Anki deck, {len(questions)} questions and the nine lines"
@@ -175,7 +171,7 @@ class About(FromBook):
     def run(self) -> list[nodes.Node]:
         """Return one line."""
         text = self.book.pages[self.env.docname].text
-        return [self.parsed("about", [about(text, " ".join(self.content))])]
+        return [self.parsed("about", [about_line(text, " ".join(self.content))])]
 
 
 class OftenWrong(FromBook):
@@ -187,22 +183,14 @@ class OftenWrong(FromBook):
         """Return a line for each chapter, and its claims as a list, each with its evidence."""
         self.watch(self.book.evidence)
         lines = []
-        for name, entries in by_page(self.book, self.arguments[0]).items():
-            lines += [f"**{{doc}}`{name}`**", ""]
-            lines += [line for entry in entries for line in item(entry, self.evidence.places)]
+        for page in self.book.chapters:
+            entries = [e for e in self.book.claims_of(page) if e["status"] == self.arguments[0]]
+            lines += [f"**{{doc}}`{page.name}`**", ""] if entries else []
+            lines += [line for e in entries for line in correction_lines(e, self.evidence.places)]
         return [self.parsed("often-wrong", lines)]
 
 
-def by_page(book: Book, status: str) -> dict[str, list[dict]]:
-    """Return the claims of one status by page, in the book's order."""
-    found: dict[str, list[dict]] = {}
-    for entry in book.claims:
-        if entry["status"] == status:
-            found.setdefault(entry["page"], []).append(entry)
-    return found
-
-
-def item(entry: dict, where: dict[str, str]) -> list[str]:
+def correction_lines(entry: dict, where: dict[str, str]) -> list[str]:
     """Return one claim as an item of a list: wording, where it is shown, and its sources."""
     links = [f"{{ref}}`ledger <claim-{entry['id']}>`"]
     if entry["id"] in where:
@@ -225,12 +213,12 @@ class Status(FromBook):
         rows.append(["all", *map(str, totals)])
         line = ["---", *["--:"] * (len(head) - 1)]
         table = [f"| {' | '.join(row)} |" for row in (head, line, *rows)]
-        return [self.parsed("status", [*table, "", *taken(times)])]
+        return [self.parsed("status", [*table, "", *timing_note(times)])]
 
 
 def status_row(book: Book, page: Page, times: dict) -> list[str]:
     """Return a chapter's row of the status table."""
-    mine = [entry["status"] for entry in book.claims if entry["page"] == page.name]
+    mine = [entry["status"] for entry in book.claims_of(page)]
     seconds = times.get("chapters", {}).get(page.name, {}).get("processor")
     return [
         f"{{doc}}`{page.name}`" if page.number else f"{{doc}}`Cover <{page.name}>`",
@@ -241,7 +229,7 @@ def status_row(book: Book, page: Page, times: dict) -> list[str]:
     ]
 
 
-def taken(times: dict) -> list[str]:
+def timing_note(times: dict) -> list[str]:
     """Return the sentence that says when and with what the times were taken."""
     if not times:
         return ["The times have not been taken yet: `make status` takes them."]

@@ -20,7 +20,7 @@ def source_of(module: str) -> tuple[str, str]:
     return found.origin, found.loader.get_source(module)
 
 
-class Remembered(find_plugin("pybtex.style.formatting", "alpha")):
+class CachedStyle(find_plugin("pybtex.style.formatting", "alpha")):
     """The style of the references; each is formatted once, and not twice at every build."""
 
     formatted: ClassVar[dict] = {}
@@ -33,10 +33,10 @@ class Remembered(find_plugin("pybtex.style.formatting", "alpha")):
         return self.formatted[key]
 
 
-def hurry() -> None:
+def speed_up() -> None:
     """Put all of it in Sphinx's and Pybtex's way."""
     ModuleAnalyzer.get_module_source = staticmethod(source_of)
     # without this every citation looks through all installed packages for its backend
     backend = "pybtex.backends", "plaintext"
     register_plugin(*backend, find_plugin(*backend), force=True)
-    register_plugin("pybtex.style.formatting", "normbook", Remembered, force=True)
+    register_plugin("pybtex.style.formatting", "normbook", CachedStyle, force=True)

@@ -15,12 +15,12 @@ from normbook.press.evidence import Evidence
 def evidence_of(app: Sphinx) -> Evidence:
     """Return the book that is built with its evidence: what `show` was given, else read now."""
     if not hasattr(app, "normbook_evidence"):
-        show(app, Evidence(Book(Path(app.srcdir).parent)))
+        set_evidence(app, Evidence(Book(Path(app.srcdir).parent)))
     return app.normbook_evidence
 
 
-def show(app: Sphinx, evidence: Evidence) -> None:
-    """Let the next build show this state of the book."""
+def set_evidence(app: Sphinx, evidence: Evidence) -> None:
+    """Let the next build set_evidence this state of the book."""
     app.normbook_evidence = evidence
 
 
