@@ -280,7 +280,7 @@ def in_words(figure: Figure) -> str:
     for axis in figure.axes:
         for line in axis.get_lines():
             values = np.asarray(line.get_ydata(), dtype=float)
-            values = values[np.isfinite(values)]
+            values = clean(values[np.isfinite(values)])
             if len(values) and not line.get_label().startswith("_"):
                 begin, end = significant(values[0]), significant(values[-1])
                 words.append(f"{name_of(line)} from {begin} to {end}")

@@ -9,6 +9,7 @@ from docutils import nodes
 from nbformat import NotebookNode
 from sphinx.transforms import SphinxTransform
 
+from normbook.press.files import write_if_new
 from normbook.press.sphinx.state import recorded_cells
 
 FRAMES = "application/vnd.normbook.frames+json"  # as normbook.lab.figures writes it
@@ -55,7 +56,7 @@ class OfferFrames(SphinxTransform):
         """Write a picture beside those of MyST-NB, named like them. Returns its address."""
         data = base64.b64decode(png)
         place = folder / f"{hashlib.sha256(data).hexdigest()}.png"
-        Path(f"{self.app.srcdir}/{place}").write_bytes(data)  # it begins with a slash
+        write_if_new(Path(f"{self.app.srcdir}{place}"), data)
         return place.as_posix()
 
 
