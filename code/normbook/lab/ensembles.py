@@ -168,6 +168,7 @@ class Ensemble:
         What stands side by side in a group is one row: an optimizer pays by the tensor.
         """
         named = {id(p): n for n, p in self.models[member].named_parameters() if p.requires_grad}
+        groups = [{**group, "params": list(group["params"])} for group in groups]
         given = [id(parameter) for group in groups for parameter in group["params"]]
         if sorted(given) != sorted(named):
             raise ValueError(f"groups[{member}] must hold the parameters of models[{member}]")
