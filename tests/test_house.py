@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from helpers import ROOT
 
+from normbook.press.book import Book
+
 CODE = ROOT / "code"
 # Beyond the standard library.
 MAY_IMPORT = {
@@ -29,13 +31,18 @@ MAY_IMPORT_TRITON = ("kernels.py", "kernels_triton.py")
 
 def imports(path: Path) -> set[str]:
     """The modules a file imports, ours with two parts, others by their first."""
+    return imports_of(path.read_text(encoding="utf-8"), path.name)
+
+
+def imports_of(source: str, name: str) -> set[str]:
+    """The modules a source imports, ours with two parts, others by their first."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
         if isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path.name}: relative import"
-            names = [node.module]
-        found |= set(names)
+            assert node.level == 0, f"{name}: relative import"
+            found.add(node.module)
     shorten = lambda name: ".".join(name.split(".")[: 2 if name.startswith("normbook") else 1])  # noqa: E731
     return {shorten(name) for name in found} - set(sys.stdlib_module_names)
 
@@ -63,23 +70,9 @@ def test_the_engines_page_lists_every_name_of_the_door_in_its_order():
 
 def test_chapters_import_only_what_colab_has():
     allowed = {"torch", "numpy", "matplotlib", "sklearn", "normalization", "normbook.lab"}
-    from normbook.press.book import Book
-
     for page in Book().chapters:
         for cell in page.code_cells:
-            path = Path(page.name)
-            tree = ast.parse(cell.source)
-            for node in ast.walk(tree):
-                if isinstance(node, ast.Import):
-                    names = [alias.name for alias in node.names]
-                elif isinstance(node, ast.ImportFrom):
-                    names = [node.module]
-                else:
-                    continue
-                for name in names:
-                    parts = name.split(".")
-                    short = ".".join(parts[: 2 if parts[0] == "normbook" else 1])
-                    assert short in allowed | set(sys.stdlib_module_names), f"{path}: {name}"
+            assert imports_of(cell.source, page.name) <= allowed, page.name
 
 
 def test_code_does_not_shadow_the_standard_library():
