@@ -42,7 +42,7 @@ def layers(width: int, dtype: torch.dtype) -> dict[str, tuple]:
         "group_norm": (width // 32, gain, shift),
     }
     return {
-        name: tuple(lambda x, f=getattr(owner, name), a=a: f(x, *a) for owner in (nz, F))
+        name: tuple(lambda x, f=f, a=a: f(x, *a) for f in (vars(nz)[name], vars(F)[name]))
         for name, a in arguments.items()
     }
 
@@ -102,10 +102,8 @@ def main() -> int:
     rows = [row for case in cases for row in measure(*case, options.rounds)]
     (ROOT / "_build").mkdir(exist_ok=True)
     (ROOT / "_build/bench.json").write_text(json.dumps(rows, indent=1) + "\n")
-    head = (
-        "layer       kind      way      shape         dtype     threads  ÷ PyTorch  share of copy"
-    )
-    print(head)
+    print(f"{'layer':11} {'kind':9} {'way':8} {'shape':13} {'dtype':9} threads", end="  ")
+    print("÷ PyTorch  share of copy")
     missed = []
     for row in rows:
         shape = "×".join(map(str, row["shape"]))
