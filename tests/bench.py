@@ -6,6 +6,7 @@ from memory that the allocator keeps: without them page faults are measured inst
 """
 
 import argparse
+import itertools
 import json
 import statistics
 import sys
@@ -34,24 +35,15 @@ def layers(width: int, dtype: torch.dtype) -> dict[str, tuple]:
     """Return the engine's and PyTorch's layer by name, each a function of [rows, width]."""
     gain = torch.ones(width, dtype=dtype, requires_grad=True)
     shift = torch.zeros(width, dtype=dtype, requires_grad=True)
-    groups = width // 32
+    arguments = {
+        "layer_norm": ((width,), gain, shift),
+        "rms_norm": ((width,), gain, 1e-6),
+        "batch_norm": (None, None, gain, shift, True),
+        "group_norm": (width // 32, gain, shift),
+    }
     return {
-        "layer_norm": (
-            lambda x: nz.layer_norm(x, width, gain, shift),
-            lambda x: F.layer_norm(x, (width,), gain, shift),
-        ),
-        "rms_norm": (
-            lambda x: nz.rms_norm(x, width, gain, 1e-6),
-            lambda x: F.rms_norm(x, (width,), gain, 1e-6),
-        ),
-        "batch_norm": (
-            lambda x: nz.batch_norm(x, None, None, gain, shift, training=True),
-            lambda x: F.batch_norm(x, None, None, gain, shift, training=True),
-        ),
-        "group_norm": (
-            lambda x: nz.group_norm(x, groups, gain, shift),
-            lambda x: F.group_norm(x, groups, gain, shift),
-        ),
+        name: tuple(lambda x, f=f, a=a: f(x, *a) for f in (vars(nz)[name], vars(F)[name]))
+        for name, a in arguments.items()
     }
 
 
@@ -80,7 +72,7 @@ def medians(tasks: dict, rounds: int) -> dict[str, float]:
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def measure(shape: tuple[int, int], dtype: torch.dtype, threads: int, rounds: int) -> list[dict]:
+def measure(threads: int, shape: tuple[int, int], dtype: torch.dtype, rounds: int) -> list[dict]:
     """Measure every layer at one shape, dtype and number of threads."""
     torch.set_num_threads(threads)
     x = torch.randn(shape, dtype=torch.float64).to(dtype).requires_grad_()
@@ -93,19 +85,11 @@ def measure(shape: tuple[int, int], dtype: torch.dtype, threads: int, rounds: in
             tasks = {kind: lambda f=f, way=way: way(f, x) for kind, f in variants.items()}
             tasks["copy"] = lambda: target.copy_(x.detach())
             times = medians(tasks, rounds)
+            about = {"layer": name, "way": way.__name__, "shape": list(shape), "threads": threads}
+            about["dtype"] = str(dtype).removeprefix("torch.")
             for kind in ("eager", "compiled"):
-                rows.append(
-                    {
-                        "layer": name,
-                        "kind": kind,
-                        "way": way.__name__,
-                        "shape": list(shape),
-                        "dtype": str(dtype).removeprefix("torch."),
-                        "threads": threads,
-                        "ratio": times[kind] / times["native"],
-                        "share_of_copy": times["copy"] / times[kind],
-                    }
-                )
+                ratio, share = times[kind] / times["native"], times["copy"] / times[kind]
+                rows.append({**about, "kind": kind, "ratio": ratio, "share_of_copy": share})
     return rows
 
 
@@ -114,18 +98,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=15, help="timings of each variant")
     options = parser.parse_args()
-    rows = [
-        row
-        for threads in (1, 2)
-        for shape in SHAPES
-        for dtype in DTYPES
-        for row in measure(shape, dtype, threads, options.rounds)
-    ]
+    cases = itertools.product((1, 2), SHAPES, DTYPES)
+    rows = [row for case in cases for row in measure(*case, options.rounds)]
     (ROOT / "_build").mkdir(exist_ok=True)
     (ROOT / "_build/bench.json").write_text(json.dumps(rows, indent=1) + "\n")
-    print(
-        "layer       kind      way      shape         dtype     threads  ÷ PyTorch  share of copy"
-    )
+    print(f"{'layer':11} {'kind':9} {'way':8} {'shape':13} {'dtype':9} threads", end="  ")
+    print("÷ PyTorch  share of copy")
     missed = []
     for row in rows:
         shape = "×".join(map(str, row["shape"]))

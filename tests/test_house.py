@@ -36,13 +36,18 @@ MAY_IMPORT_TRITON = ("kernels.py", "kernels_triton.py")
 
 def imports(path: Path) -> set[str]:
     """The modules a file imports, ours with two parts, others by their first."""
+    return imports_of(path.read_text(encoding="utf-8"), path.name)
+
+
+def imports_of(source: str, name: str) -> set[str]:
+    """The modules a source imports, ours with two parts, others by their first."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
         if isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path.name}: relative import"
-            names = [node.module]
-        found |= set(names)
+            assert node.level == 0, f"{name}: relative import"
+            found.add(node.module)
     return {shorten(name) for name in found} - set(sys.stdlib_module_names)
 
 
@@ -108,18 +113,7 @@ def test_chapters_import_only_what_colab_has():
     allowed |= {"normbook.lab", "normbook.studies"}
     for page in Book().chapters:
         for cell in page.code_cells:
-            path = Path(page.name)
-            tree = ast.parse(cell.source)
-            for node in ast.walk(tree):
-                if isinstance(node, ast.Import):
-                    names = [alias.name for alias in node.names]
-                elif isinstance(node, ast.ImportFrom):
-                    names = [node.module]
-                else:
-                    continue
-                for name in names:
-                    known = allowed | set(sys.stdlib_module_names)
-                    assert shorten(name) in known, f"{path}: {name}"
+            assert imports_of(cell.source, page.name) <= allowed, page.name
 
 
 def test_code_does_not_shadow_the_standard_library():

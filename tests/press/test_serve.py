@@ -49,7 +49,7 @@ def book_root(tmp_path_factory):
 
 
 def environment_of(root) -> dict[str, str]:
-    """What a press of this book_root finds: its code, and no git."""
+    """What a press of this book finds: its code, and no git."""
     return {**os.environ, "PYTHONPATH": str(root / "code"), "PATH": "/nonexistent"}
 
 

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 from pybtex.database import parse_string
 from pybtex.exceptions import PybtexError
@@ -19,11 +18,6 @@ class Reference:
     authors: str
     year: str
     url: str
-
-
-def load_references(path: Path) -> dict[str, Reference]:
-    """Return the bibliography by key."""
-    return parse_references(path.read_text(encoding="utf-8"))
 
 
 @cache

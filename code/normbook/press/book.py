@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from normbook.press import bibliography
-from normbook.press.bibliography import Reference, load_references
+from normbook.press.bibliography import BIBLIOGRAPHY, Reference, parse_references
 from normbook.press.files import ROOT, press_hash
 from normbook.press.ledger import load_claims, write_json
 from normbook.press.pages import Label, Page, collect_labels, load_pages
@@ -70,7 +69,7 @@ class Book:
     @cached_property
     def references(self) -> dict[str, Reference]:
         """The bibliography by key."""
-        return load_references(self.folder / bibliography.BIBLIOGRAPHY)
+        return parse_references((self.folder / BIBLIOGRAPHY).read_text("utf-8"))
 
     @cached_property
     def claims(self) -> list[dict]:

@@ -34,7 +34,6 @@ from normbook.press.pages import Page
 from normbook.press.questions import DECK
 from normbook.press.siblings import dump, fingerprint, stale_because, stale_message, state
 from normbook.press.sphinx.buttons import NOTEBOOKS
-from normbook.press.sphinx.state import set_evidence
 from normbook.press.standalone import make_standalone, shipped_files
 from normbook.press.trim import trim
 
@@ -242,7 +241,7 @@ def publish(app: Sphinx, log: Tee, book: Book) -> None:
     refresh_words(book)
     evidence = Evidence(book)
     evidence.write()
-    set_evidence(app, evidence)
+    app.normbook_evidence = evidence  # the next build shows this state of the book
     fill_cache(book)
     build(app, log, book.cache)
     finish_site(book)

@@ -3,6 +3,7 @@
 import re
 
 from normbook.press.book import GLUE, Book
+from normbook.press.evidence import Evidence
 from normbook.press.ledger import CLAIM_DATA, CLAIMS, WITHOUT_RIVAL, measurements, needs_cell
 from normbook.press.limits import limits_of, slow_chapters
 from normbook.press.pages import Page
@@ -46,7 +47,7 @@ def drift(book: Book, page: Page) -> list[str]:
 def unmatched(book: Book) -> list[str]:
     """Return the claims that no cell measures, and those that a cell of another page measures."""
     problems = []
-    seen = {name: page.name for page in book.chapters for name in measurements(page)}
+    seen = {name: measured.page for name, measured in Evidence(book).found.items()}
     for entry in book.claims:
         name, place = entry["id"], entry["place"]
         if needs_cell(entry) and name not in seen:
@@ -62,8 +63,7 @@ def unmatched(book: Book) -> list[str]:
 def rivals_missing(book: Book) -> list[str]:
     """Return the measured claims that refuse no rival and do not wait for one, and false waits."""
     waiting = waiting_for_rivals(book)
-    found = {name: m for page in book.chapters for name, m in measurements(page).items()}
-    problems = []
+    found, problems = Evidence(book).found, []
     for entry in book.claims:
         name = entry["id"]
         line = waiting.pop(name, None)

@@ -29,11 +29,13 @@ def make_sibling(
     context = book.context(page, outputs, link or (lambda *to: link_beside(book, page, *to)))
     source, cells, code = page.notebook, [], iter(outputs)
     for cell, line in zip(source.cells, source.metadata["source_map"], strict=True):
-        check_kind(cell, page, line)
         if cell.cell_type == "markdown":
             cells += text_cell(convert(cell.source, context, first_line_of_words(page, line)))
-        else:
+        elif cell.cell_type == "code":
             cells += code_as_kept(cell, next(code))
+        else:
+            place = f"{page.source.name}:{line}"
+            raise PressError(f"{place}: a {cell.cell_type} cell is not known")
     count = itertools.count(1)
     for index, cell in enumerate(cells):
         cell["id"] = f"{page.name}-{index}"
@@ -88,23 +90,12 @@ def first_line_of_words(page: Page, line: int) -> int:
     return line + 1
 
 
-def check_kind(cell: nbformat.NotebookNode, page: Page, line: int) -> None:
-    """Raise `PressError` for a cell that is neither words nor code."""
-    if cell.cell_type not in ("markdown", "code"):
-        raise PressError(f"{page.source.name}:{line}: a {cell.cell_type} cell is not known")
-
-
 def check_words(book: Book, page: Page) -> None:
     """Convert a chapter's prose without results, so that a typo stops before minutes of running."""
     names = re.findall(r"\{glue:text\}`([^`:]+)", page.text)
     stand_in = nbformat.v4.new_output("display_data", data={GLUE: "'0'"})
-    outputs = [{**stand_in, "metadata": {"scrapbook": {"name": name}}} for name in names]
-    context = book.context(page, [outputs], lambda *to: link_beside(book, page, *to))
-    lines = page.notebook.metadata["source_map"]
-    for cell, line in zip(page.notebook.cells, lines, strict=True):
-        check_kind(cell, page, line)
-        if cell.cell_type == "markdown":
-            convert(cell.source, context, first_line_of_words(page, line))
+    glued = [{**stand_in, "metadata": {"scrapbook": {"name": name}}} for name in names]
+    make_sibling(book, page, [glued, *([] for _ in page.code_cells)], {})
 
 
 def link_beside(book: Book, page: Page, text: str, target: str, label: str) -> str:

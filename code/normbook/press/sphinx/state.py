@@ -13,15 +13,10 @@ from normbook.press.evidence import Evidence
 
 
 def evidence_of(app: Sphinx) -> Evidence:
-    """Return the book that is built with its evidence: what `show` was given, else read now."""
+    """Return the book that is built with its evidence: what `publish` set, else read now."""
     if not hasattr(app, "normbook_evidence"):
-        set_evidence(app, Evidence(Book(Path(app.srcdir).parent)))
+        app.normbook_evidence = Evidence(Book(Path(app.srcdir).parent))
     return app.normbook_evidence
-
-
-def set_evidence(app: Sphinx, evidence: Evidence) -> None:
-    """Let the next build set_evidence this state of the book."""
-    app.normbook_evidence = evidence
 
 
 def recorded_cells(transform: SphinxTransform) -> Iterator[tuple[nodes.container, NotebookNode]]:
