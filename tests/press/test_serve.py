@@ -321,10 +321,10 @@ def test_of_what_sphinx_says_all_is_kept_and_the_progress_is_shown(capsys):
 def test_a_build_that_executes_fails_and_leaves_nothing_of_it(fake_sphinx):
     fake_sphinx.words = "05: Executing notebook using local CWD [mystnb]"
     with pytest.raises(PressError, match="the build executed a chapter"):
-        publish.build(fake_sphinx, fake_sphinx.heard, fake_sphinx.cache)
+        publish.run_sphinx(fake_sphinx, fake_sphinx.heard, fake_sphinx.cache)
     assert not list(fake_sphinx.doctreedir.iterdir())
     fake_sphinx.words = ""
-    publish.build(
+    publish.run_sphinx(
         fake_sphinx, fake_sphinx.heard, fake_sphinx.cache
     )  # the next one, which does not, does not fail
 
@@ -332,5 +332,5 @@ def test_a_build_that_executes_fails_and_leaves_nothing_of_it(fake_sphinx):
 def test_a_build_that_fails_is_reported(fake_sphinx):
     fake_sphinx.code = 1
     with pytest.raises(PressError, match="the build failed"):
-        publish.build(fake_sphinx, fake_sphinx.heard, fake_sphinx.cache)
+        publish.run_sphinx(fake_sphinx, fake_sphinx.heard, fake_sphinx.cache)
     assert [path.name for path in fake_sphinx.doctreedir.iterdir()] == ["cache"]
