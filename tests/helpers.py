@@ -81,6 +81,11 @@ def edit(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new), encoding="utf-8")
 
 
+# In a browser: open all that is folded; wait until the formulas are drawn.
+OPEN_ALL = """() => {
+  document.querySelectorAll("details").forEach(e => e.open = true);
+  document.querySelectorAll(".toggle-hidden").forEach(e => e.classList.remove("toggle-hidden"));
+}"""
 FORMULAS = """async () => {
   if (!document.querySelector("script[src*=mathjax]")) return;
   while (!window.MathJax?.startup?.promise) await new Promise(done => setTimeout(done, 20));

@@ -114,6 +114,8 @@ def main() -> int:
     if options.notebooks:
         names = {path.name for path in options.notebooks}
         pages = [page for page in pages if page.sibling.name in names]
+        if len(pages) < len(names):  # pytest would run all tests for want of a file
+            parser.error(f"notebooks must be those of chapters, got {sorted(names)}")
     return power(pages) if options.power else one_pass([page.sibling for page in pages])
 
 

@@ -9,12 +9,12 @@ from helpers import CHAPTER, ROOT
 from normbook.press.book import Book
 from normbook.press.limits import (
     headline,
+    headline_table,
     limits_of,
     long_cells,
     long_prose_lines,
     pieces,
     slow_chapters,
-    table,
 )
 from normbook.press.pages import Page
 from normbook.press.reading import reading_minutes
@@ -204,7 +204,7 @@ def test_words_and_open_lines_before_the_first_figure_are_counted():
 
 def test_a_page_without_a_figure_has_no_headline():
     assert headline(Page(Path("x.md"), "# Title\n\nwords\n")) is None
-    text = table({"x": PAGES["00-cheat-sheet"], "y": PAGES["05-pre-vs-post-norm"]})
+    text = headline_table({"x": PAGES["00-cheat-sheet"], "y": PAGES["05-pre-vs-post-norm"]})
     rows = [line.split() for line in text.splitlines()]
     assert rows[1] == ["00-cheat-sheet", "–", "–", "0"]
     assert rows[2][0] == "05-pre-vs-post-norm"

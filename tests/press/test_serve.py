@@ -109,16 +109,12 @@ def test_what_a_build_refused_the_next_one_refuses_too(book_root):
     assert press(book_root, "publish").returncode == 0
 
 
-def test_a_changed_caption_is_on_the_page_and_nothing_is_executed(book_root):
+def test_a_changed_caption_and_a_changed_style_are_on_the_site_and_nothing_is_executed(book_root):
     assert press(book_root, "publish").returncode == 0
     edit(book_root / "book/index.md", "caption: Three points.", "caption: Three points rise.")
     answer = press(book_root, "publish")
     assert answer.returncode == 0, answer.stdout + answer.stderr
     assert "Three points rise." in (book_root / "_build/html/index.html").read_text("utf-8")
-
-
-def test_a_changed_style_is_on_the_site_though_no_page_changed(book_root):
-    assert press(book_root, "publish").returncode == 0
     style = book_root / "book/_static/book.css"
     style.write_text(style.read_text("utf-8") + "/* new */\n", "utf-8")
     answer = press(book_root, "publish")
@@ -261,11 +257,11 @@ def test_what_the_press_writes_is_no_change(watched):
     assert next_saves(watched, ours) == {"book/05.ipynb"}
 
 
-@pytest.mark.parametrize("name", ["_toc.yml", "_config.yml", "pyproject.toml", "code/a.py"])
-def test_a_changed_program_or_setting_starts_the_server_anew(name):
+def test_a_changed_program_or_setting_starts_the_server_anew():
     words = {Path("/b/book/05.md"), Path("/b/book/claims/05.yml"), Path("/b/book/05.ipynb")}
     assert not serve.needs_restart(words)
-    assert serve.needs_restart({*words, Path("/b") / name})
+    for name in ("_toc.yml", "_config.yml", "pyproject.toml", "code/a.py"):
+        assert serve.needs_restart({*words, Path("/b") / name}), name
 
 
 def test_files_are_served_to_this_machine_alone(tmp_path):
@@ -325,10 +321,10 @@ def test_of_what_sphinx_says_all_is_kept_and_the_progress_is_shown(capsys):
 def test_a_build_that_executes_fails_and_leaves_nothing_of_it(fake_sphinx):
     fake_sphinx.words = "05: Executing notebook using local CWD [mystnb]"
     with pytest.raises(PressError, match="the build executed a chapter"):
-        publish.build(fake_sphinx, fake_sphinx.heard, fake_sphinx.cache)
+        publish.run_sphinx(fake_sphinx, fake_sphinx.heard, fake_sphinx.cache)
     assert not list(fake_sphinx.doctreedir.iterdir())
     fake_sphinx.words = ""
-    publish.build(
+    publish.run_sphinx(
         fake_sphinx, fake_sphinx.heard, fake_sphinx.cache
     )  # the next one, which does not, does not fail
 
@@ -336,5 +332,5 @@ def test_a_build_that_executes_fails_and_leaves_nothing_of_it(fake_sphinx):
 def test_a_build_that_fails_is_reported(fake_sphinx):
     fake_sphinx.code = 1
     with pytest.raises(PressError, match="the build failed"):
-        publish.build(fake_sphinx, fake_sphinx.heard, fake_sphinx.cache)
+        publish.run_sphinx(fake_sphinx, fake_sphinx.heard, fake_sphinx.cache)
     assert [path.name for path in fake_sphinx.doctreedir.iterdir()] == ["cache"]

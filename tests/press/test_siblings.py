@@ -10,7 +10,7 @@ from normbook.press.book import Book
 from normbook.press.files import PressError
 from normbook.press.publish import refresh_words
 from normbook.press.rules import drift, problems_of_book
-from normbook.press.siblings import dump, make_sibling, marks_of, stale_because, state
+from normbook.press.siblings import dump, make_sibling, marks_of, sibling_state, stale_because
 
 ENTRY = {"id": "c", "status": "measured", "claim": "x", "expected": 1, "tolerance": 0.1}
 
@@ -54,7 +54,7 @@ def test_the_recorded_notebook_is_plain_and_complete(book):
 
 def test_fresh_after_recording_and_not_before(book):
     page = book.pages["07-small"]
-    assert state(book, page)[0] == "fresh"
+    assert sibling_state(book, page)[0] == "fresh"
     assert stale_because(book, page) == ""
     page.sibling.unlink()
     with pytest.raises(PressError, match="07-small is stale, nothing is recorded: make record"):
@@ -72,7 +72,7 @@ def test_fresh_after_recording_and_not_before(book):
 def test_words_are_refreshed_without_running(book, old, new):
     edit(book.folder / "07-small.md", old, new)
     changed, page = reread(book)
-    kind, sibling = state(changed, page)
+    kind, sibling = sibling_state(changed, page)
     assert kind == "prose"
     assert new.split(": ")[-1] in json.dumps(sibling)
     assert [c.get("outputs") for c in sibling.cells] == [
@@ -96,14 +96,14 @@ def test_words_are_refreshed_without_running(book, old, new):
 def test_changed_code_is_stale(book, old, new):
     edit(book.folder / "07-small.md", old, new)
     changed, page = reread(book)
-    assert state(changed, page) == ("stale", None)
+    assert sibling_state(changed, page) == ("stale", None)
     assert "its code is not what was recorded" in drift(changed, page)[0]
 
 
 def test_a_changed_claim_is_stale(book):
     lay_claims(book, ENTRY)
     changed, page = reread(book)
-    assert state(changed, page) == ("stale", None)
+    assert sibling_state(changed, page) == ("stale", None)
     assert "claims/07-small.yml does not expect what it did" in drift(changed, page)[0]
 
 
@@ -153,7 +153,7 @@ def test_links_lead_to_the_neighbours(book):
     )
     edit(book.folder / "07-small.md", "The answer is", "See {ref}`sec-next`. The answer is")
     changed, page = reread(book)
-    assert "[Part](08-next.md#sec-next)" in state(changed, page)[1].cells[0].source
+    assert "[Part](08-next.md#sec-next)" in sibling_state(changed, page)[1].cells[0].source
 
 
 def test_a_raw_cell_is_refused(book):

@@ -1,15 +1,12 @@
 """Code is read without scrolling it sideways, wherever on a page it stands."""
 
 import pytest
+from helpers import OPEN_ALL
 
 from normbook.press.rules import LONGEST_CODE
 
 # Where code stands: in an open cell, in a folded one, in a solution.
 PLACES = ("div.cell_input:not(details *, .solution *)", "details.hide", ".solution")
-OPEN_ALL = """() => {
-  document.querySelectorAll("details").forEach(e => e.open = true);
-  document.querySelectorAll(".toggle-hidden").forEach(e => e.classList.remove("toggle-hidden"));
-}"""
 SCROLLS = """([place, longest]) => {
   const code = document.querySelector(`${place} pre`);
   code.textContent = "x".repeat(longest);

@@ -5,6 +5,7 @@ import re
 from importlib.resources import files
 
 import pytest
+from helpers import OPEN_ALL
 
 from normbook.press.book import Book
 
@@ -46,10 +47,6 @@ SAMPLES = """() => {
 NO_FORMULAS = "document.querySelectorAll('mjx-container').forEach(e => e.remove())"
 PLAIN_CODE = """() => document.querySelectorAll(".highlight pre").forEach(
   e => e.replaceChildren(e.textContent))"""
-OPEN_ALL = """() => {
-  document.querySelectorAll("details").forEach(e => e.open = true);
-  document.querySelectorAll(".toggle-hidden").forEach(e => e.classList.remove("toggle-hidden"));
-}"""
 
 
 def look_at(page, width: int, scheme: str) -> None:

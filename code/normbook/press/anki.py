@@ -110,7 +110,7 @@ def question_note(question: Question, book: Book) -> genanki.Note:
     values = {
         "Key": f"Question {question.number} · {level} · {html.escape(topic)}",
         "Question": to_html(question.question, book),
-        "Formula": display(question.formula),
+        "Formula": displayed_formula(question.formula),
         "Answer": f"<ul>{points}</ul>",
         "Weak": f"<b>Weak:</b> {weak}<br><b>Misses:</b> {misses}",
         "Evidence": f"Shown in {places} of the book.",
@@ -132,7 +132,7 @@ def line_note(match: re.Match, book: Book) -> genanki.Note:
     values = {
         "Key": f"Line {match['number']} of nine",
         "Question": f"{to_html(match['title'], book)}: say the line and its formula.",
-        "Formula": display(match["formula"]),
+        "Formula": displayed_formula(match["formula"]),
         "Answer": f"<p>{before}</p><p>{after}</p>",
         "Weak": "",
         "Evidence": "The cheat sheet of the book, §0.",
@@ -146,7 +146,7 @@ def note(name: str, values: dict[str, str], tags: list[str]) -> genanki.Note:
     return genanki.Note(MODEL, [values[field] for field in FIELDS], guid=guid, tags=tags)
 
 
-def display(formula: str) -> str:
+def displayed_formula(formula: str) -> str:
     r"""Return a formula on its own line as Anki's MathJax reads it: \[ … \]."""
     return rf"\[{html.escape(one_line(formula), quote=False)}\]" if formula else ""
 

@@ -27,9 +27,11 @@ NAMES = "|".join([*ADMONITIONS, "dropdown", "exercise", "solution", "about", "gl
 HEAD = r"\A---\n.*?\n---$"
 CODE_CELL = r"^```\{code-cell\}[^\n]*\n(?P<options>(?:---\n.*?\n---\n)?).*?^```[ \t]*$"
 PROSE = rf"^(?P<mark>`{{3,}})\{{(?:{NAMES})\}}[^\n]*\n(?P<prose>.*?)^(?P=mark)`*[ \t]*$"
-CODE = r"^(?P<fence>`{3,}|~{3,}).*?^(?P=fence)[`~]*[ \t]*$"
-FORMULA = r"^[ \t]*\$\$.*?\$\$[^\n]*$"
-NOT_PROSE = re.compile("|".join([HEAD, CODE_CELL, PROSE, CODE, FORMULA]), re.M | re.S)
+CODE_BLOCK = r"^(?P<fence>`{3,}|~{3,}).*?^(?P=fence)[`~]*[ \t]*$"
+DISPLAYED_FORMULA = r"^[ \t]*\$\$.*?\$\$[^\n]*$"
+NOT_PROSE = re.compile(
+    "|".join([HEAD, CODE_CELL, PROSE, CODE_BLOCK, DISPLAYED_FORMULA]), re.M | re.S
+)
 # Rows of tables, headings, fences, options, comments, labels, HTML, addresses of links.
 WHOLE = re.compile(
     r"\s*(?:\||#{1,6}\s|`{3}|~{3}|:{3}|:[\w-]+:(?:\s|$)|%\s|\([\w-]+\)=|<|\[[^\]]+\]:\s)"
@@ -137,7 +139,7 @@ def headline(page: Page) -> tuple[int, int] | None:
     return None
 
 
-def table(pages: dict[str, Page]) -> str:
+def headline_table(pages: dict[str, Page]) -> str:
     """Return the chapters with their words and open lines before the figure, and longest cell."""
     rows = [f"{'page':24} {'words':>6} {'lines':>6} {'longest cell':>13}"]
     for page in pages.values():
@@ -149,4 +151,4 @@ def table(pages: dict[str, Page]) -> str:
 
 
 if __name__ == "__main__":
-    print(table(Book().pages))
+    print(headline_table(Book().pages))

@@ -32,7 +32,7 @@ from normbook.press.files import ROOT, PressError, press_hash, write_whole
 from normbook.press.ledger import write_json
 from normbook.press.pages import Page
 from normbook.press.questions import DECK
-from normbook.press.siblings import dump, fingerprint, stale_because, stale_message, state
+from normbook.press.siblings import dump, fingerprint, sibling_state, stale_because, stale_message
 from normbook.press.sphinx.buttons import NOTEBOOKS
 from normbook.press.standalone import make_standalone, shipped_files
 from normbook.press.trim import trim
@@ -56,7 +56,7 @@ def refresh_words(book: Book) -> None:
     before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     marks = {page.name: fingerprint(book, page) for page in book.chapters}
     due = [page for page in book.chapters if before.get(page.name) != marks[page.name]]
-    states = {page.name: state(book, page) for page in due}
+    states = {page.name: sibling_state(book, page) for page in due}
     stale = [page for page in due if states[page.name][0] == "stale"]
     if stale:
         reasons = [stale_message(page, stale_because(book, page)) for page in stale]
@@ -141,7 +141,7 @@ class Tee(io.StringIO):
 
 
 @contextmanager
-def sphinx(book: Book, log: Tee) -> Iterator[Sphinx]:
+def make_sphinx(book: Book, log: Tee) -> Iterator[Sphinx]:
     """Yield Sphinx as Jupyter Book configures it; any warning makes a build fail.
 
     One that is kept builds again in a fraction of the time.
@@ -174,7 +174,7 @@ def sphinx(book: Book, log: Tee) -> Iterator[Sphinx]:
         )
 
 
-def build(app: Sphinx, log: Tee, cache: Path) -> None:
+def run_sphinx(app: Sphinx, log: Tee, cache: Path) -> None:
     """Run Sphinx. Raises `PressError` on any warning, or when it executed a chapter.
 
     Sphinx warns of a page when it makes it: after a failure all that were made are made again.
@@ -243,7 +243,7 @@ def publish(app: Sphinx, log: Tee, book: Book) -> None:
     evidence.write()
     app.normbook_evidence = evidence  # the next build shows this state of the book
     fill_cache(book)
-    build(app, log, book.cache)
+    run_sphinx(app, log, book.cache)
     finish_site(book)
 
 
@@ -255,7 +255,7 @@ def main() -> int:
     try:
         with build_lock(book):
             forget_old_pages(book)
-            with sphinx(book, log) as app:
+            with make_sphinx(book, log) as app:
                 publish(app, log, book)
     except PressError as error:
         print(f"\n{error}", file=sys.stderr)

@@ -27,8 +27,8 @@ from normbook.press.siblings import (
     dump,
     make_sibling,
     marks_of,
+    sibling_state,
     stale_because,
-    state,
 )
 
 # One thread, like the tests; the CPU, because what is recorded must not depend on a GPU.
@@ -156,7 +156,7 @@ def record_stale(book: Book, options: argparse.Namespace) -> int:
         print("\n\n".join(problems), file=sys.stderr)
         return 1
     for page in chapters:
-        kind, sibling = state(book, page)
+        kind, sibling = sibling_state(book, page)
         if kind == "prose":
             write_whole(page.sibling, dump(sibling))
             print(f"refreshed the words of {page.name}")

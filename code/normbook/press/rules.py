@@ -9,7 +9,7 @@ from normbook.press.limits import limits_of, slow_chapters
 from normbook.press.pages import Page
 from normbook.press.portable import LEFTOVER, ROLE_OR_CODE
 from normbook.press.questions import dead_links
-from normbook.press.siblings import is_folded, stale_because, stale_message, state
+from normbook.press.siblings import is_folded, sibling_state, stale_because, stale_message
 
 LONGEST_CODE = 80  # characters of code that fit the column
 SHOWS_FIGURE = re.compile(r"\bshow\(|\bfigures\.frames\(")
@@ -35,7 +35,7 @@ def problems_of_book(book: Book) -> list[str]:
 
 def drift(book: Book, page: Page) -> list[str]:
     """Return a problem when the recorded notebook is not what its chapter would give."""
-    kind, _ = state(book, page)
+    kind, _ = sibling_state(book, page)
     if kind == "fresh":
         return []
     return [stale_message(page, stale_because(book, page) or "its words moved on")]

@@ -19,7 +19,7 @@ from watchfiles import Change, watch
 
 from normbook.press.book import Book
 from normbook.press.files import PressError
-from normbook.press.publish import Tee, build_lock, forget_old_pages, publish, sphinx
+from normbook.press.publish import Tee, build_lock, forget_old_pages, make_sphinx, publish
 
 SETTINGS = ("_toc.yml", "_config.yml", "pyproject.toml")
 
@@ -108,7 +108,7 @@ def main() -> None:
         raise SystemExit(f"port {port} cannot be had: {error.strerror}") from error
     saved, changed = watched_saves(book.root), set()
     next(saved)
-    with sphinx(book, log) as app:
+    with make_sphinx(book, log) as app:
         while not needs_restart(changed):
             ours = build_again(app, log, book.root)
             print(f"The book is at http://localhost:{port} (stop with Ctrl-C)", flush=True)

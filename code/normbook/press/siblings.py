@@ -149,7 +149,7 @@ def stale_message(page: Page, reason: str) -> str:
     return f"chapter {page.name} is stale, {reason}: make record"
 
 
-def state(book: Book, page: Page) -> tuple[str, nbformat.NotebookNode | None]:
+def sibling_state(book: Book, page: Page) -> tuple[str, nbformat.NotebookNode | None]:
     """Return how a sibling stands to its chapter, and the sibling as it should be.
 
     "fresh"; "prose" when only words, captions or metadata moved (the second value is what to

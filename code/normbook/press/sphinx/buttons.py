@@ -47,37 +47,34 @@ def set_buttons(app: Sphinx, pagename: str, templatename: str, context: dict, do
     downloads = [download_button(context["pathto"], pagename)] if chapter else []
     if doctree is not None:
         downloads.append(print_button())
-        words = "", "fas fa-download", "Download this page", "download-buttons"
+        words = "fas fa-download", "Download this page", "download-buttons"
         buttons.append(button("group", *words, buttons=downloads))
     context["header_buttons"] = [*buttons, *others]
 
 
 def download_button(pathto, pagename: str) -> dict:
     """Return the link to the stand-alone notebook."""
-    tooltip = "Download the notebook, engine inside"
-    address = pathto(f"{NOTEBOOKS}/{pagename}.ipynb", 1)
-    return button("link", ".ipynb", "fas fa-code", tooltip, "download-notebook-button", url=address)
+    words = "fas fa-code", "Download the notebook, engine inside", "download-notebook-button"
+    return button("link", *words, text=".ipynb", url=pathto(f"{NOTEBOOKS}/{pagename}.ipynb", 1))
 
 
 def print_button() -> dict:
     """Return the entry that prints the page."""
-    program = {"javascript": "window.print()"}
-    icon = "fas fa-file-pdf"
-    return button("javascript", ".pdf", icon, "Print to PDF", "download-pdf-button", **program)
+    words = "fas fa-file-pdf", "Print to PDF", "download-pdf-button"
+    return button("javascript", *words, text=".pdf", javascript="window.print()")
 
 
 def colab_button(pagename: str) -> dict:
     """Return the link that opens the stand-alone notebook of the published site in Colab."""
     path = f"{repository()}/blob/{SITE_BRANCH}/{NOTEBOOKS}/{pagename}.ipynb"
     address = f"https://colab.research.google.com/github/{path}"
-    return button(
-        "link", "Colab", "fas fa-rocket", "Open in Colab", "launch-colab-button", url=address
-    )
+    words = "fas fa-rocket", "Open in Colab", "launch-colab-button"
+    return button("link", *words, text="Colab", url=address)
 
 
-def button(kind: str, text: str, icon: str, tooltip: str, label: str, **what) -> dict:
-    """Return a button of the page's header; `what` it does is an address, a program, a menu."""
-    return {"type": kind, "text": text, "icon": icon, "tooltip": tooltip, "label": label, **what}
+def button(kind: str, icon: str, tooltip: str, label: str, **what) -> dict:
+    """Return a button of the page's header; `what` its kind has: a text, an address, a menu."""
+    return {"type": kind, "icon": icon, "tooltip": tooltip, "label": label, **what}
 
 
 def licence(text: str) -> tuple[str, str]:
