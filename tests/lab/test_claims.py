@@ -130,7 +130,7 @@ def test_the_data_say_what_the_line_says_in_strings(shown):
         "expected": "expected 0.5 ± 0.1",
         "rivals": [{"name": "half of it", "shown": "0.255", "verdict": "not"}],
     }
-    assert claims.MIME == ledger.MIME, "the press must look for what the cells say"
+    assert claims.MIME == ledger.CLAIM_DATA, "the press must look for what the cells say"
 
 
 # --- rivals ---
