@@ -135,7 +135,7 @@ BAD = [
     (lambda: markov_chain(torch.tensor([[1.5, -0.5], [0.5, 0.5]])), ValueError, "transition"),
     (lambda: markov_chain(torch.eye(2)), ValueError, "transition must have one stationary"),
     (lambda: SECOND.sample(0, 5, seed=0), ValueError, "count"),
-    (lambda: SECOND.sample(3, 1, seed=0), ValueError, "order = 2"),
+    (lambda: SECOND.sample(3, 1, seed=0), ValueError, "length must be at least 2"),
     (lambda: SECOND.loss(torch.zeros(3, 2, dtype=torch.int64)), ValueError, "tokens"),
     (lambda: SECOND.floor(0), ValueError, "length"),
 ]

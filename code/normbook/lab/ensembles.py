@@ -149,15 +149,12 @@ class Ensemble:
 
         return descend(descent, losses_at, steps=steps, rows=rows, bound=bound)
 
-    def optimizer(
-        self, name: str, groups: Sequence[Groups]
-    ) -> tuple[Optimizer, list[list[Tensor]]]:
+    def optimizer(self, name: str, groups: Sequence[Groups]) -> tuple[Optimizer, list[list]]:
         """Return an optimizer of all members, and the tensors that it moves, by member."""
         require_choice("optimizer", name, OPTIMIZERS)
         if len(groups) != len(self.models):
-            raise ValueError(
-                f"groups must be one list a model, got {len(groups)} for {len(self.models)}"
-            )
+            got = f"{len(groups)} for {len(self.models)}"
+            raise ValueError(f"groups must be one list a model, got {got}")
         chosen = [self.rows_of(member, own) for member, own in enumerate(groups)]
         rows = [[row for group in own for row in group["params"]] for own in chosen]
         return OPTIMIZERS[name](join_alike(chosen), lr=1.0, fused=True), rows
@@ -183,18 +180,14 @@ class Ensemble:
 
     def plain_groups(self, rates: Any, warmups: Any) -> list[Groups]:
         """Return a group of all its parameters for each member."""
-        members = len(self.models)
-        rates, warmups = (
-            one_each("learning_rate", rates, members),
-            one_each("warmup", warmups, members),
-        )
-        for rate, warmup in zip(rates, warmups, strict=True):
+        rates = one_each("learning_rate", rates, len(self.models))
+        warmups = one_each("warmup", warmups, len(self.models))
+        groups = []
+        for model, rate, warmup in zip(self.models, rates, warmups, strict=True):
             require_positive("learning_rate", rate)
             require_size("warmup", warmup, low=0)
-        return [
-            plain_group(model, rate, warmup)
-            for model, rate, warmup in zip(self.models, rates, warmups, strict=True)
-        ]
+            groups.append(plain_group(model, rate, warmup))
+        return groups
 
     def batches(self, examples: int, batch_size: int | None, steps: int, seed: Any) -> Tensor:
         """Choose the examples of each step: [steps, B], or [steps, members, B] with a seed each."""
@@ -251,9 +244,7 @@ def states_of(models: Sequence[nn.Module]) -> list[dict[str, Tensor]]:
         model.train()
         # the printed form tells placements and activations apart, which have no weights
         if shapes[index] != shapes[0] or str(model) != str(models[0]):
-            raise ValueError(
-                f"models must have one architecture, models[{index}] differs from models[0]"
-            )
+            raise ValueError(f"models must be alike, models[{index}] differs from models[0]")
     return states
 
 
