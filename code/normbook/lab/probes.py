@@ -5,7 +5,7 @@ statistics and mode. Results are CPU tensors. Models keep their layers in `block
 `lab.models` do.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
@@ -239,16 +239,13 @@ def _stream(model: nn.Module, inputs: Tensor, at: str) -> tuple[Tensor, list[Ten
 def _recorded_sums(layers: list[nz.Residual]) -> Iterator[dict[nn.Module, Tensor]]:
     """Collect what each `Residual.add` returns: the stream before any norm that follows."""
     sums = {}
+    for layer in layers:
 
-    def recording(layer: nz.Residual) -> Callable[[Tensor, Tensor], Tensor]:
-        def add(skip: Tensor, write: Tensor) -> Tensor:
+        def add(skip: Tensor, write: Tensor, layer: nz.Residual = layer) -> Tensor:
             sums[layer] = type(layer).add(layer, skip, write)
             return sums[layer]
 
-        return add
-
-    for layer in layers:
-        layer.add = recording(layer)  # hides the class's method until it is deleted again
+        layer.add = add  # hides the class's method until it is deleted again
     try:
         yield sums
     finally:
