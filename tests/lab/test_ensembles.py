@@ -207,19 +207,6 @@ def test_members_with_groups_end_where_torch_optim_takes_them_alone(optimizer):
     assert not torch.equal(found[0], found[1])
 
 
-def test_epsilon_and_rates_of_the_groups_are_used():
-    def final(eps, factor):
-        model = wide(0)
-        groups = groups_of(model, 0.01, "adam")
-        for group in groups:
-            group["eps"], group["lr"] = eps, group["lr"] * factor[group["kind"] == "hidden"]
-        return train([model], *examples(), groups=[groups], steps=5).losses[0, -1]
-
-    usual = final(1e-8, (1, 1))
-    for other in (final(1e-2, (1, 1)), final(1e-8, (1, 4)), final(1e-8, (4, 1))):
-        assert abs(other - usual) > 1e-3
-
-
 def test_spans_that_touch_are_one():
     assert join_spans([(4, 6), (0, 2), (2, 4), (7, 9)]) == [(0, 6), (7, 9)]
 

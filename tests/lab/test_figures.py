@@ -239,6 +239,10 @@ BAD = [
     (frame([1, 2, 1.0]), ValueError, r"different ones, got \['1', '2', '1'\]"),
     (frame([1, 2], chosen=3), ValueError, r"chosen must be one of \['1', '2'\], got 3"),
     (frame([2, 3]), ValueError, "one size, got 6.4 × 3, 6.4 × 4 inches"),
-    (frame([1, 2], draw=lambda _: []), TypeError, "draw must give a matplotlib Figure, got list"),
+    (
+        frame([1, 2], draw=lambda _: []),
+        TypeError,
+        "draw's result must be a matplotlib Figure, got list",
+    ),
 ]
 test_what_no_page_could_show_is_refused = refused(BAD)

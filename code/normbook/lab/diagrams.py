@@ -43,14 +43,10 @@ def draw_cube(axis: Axes, title: str, averaged: set[str], colour: str, groups: i
         raise ValueError(f"groups must divide the {SIZES['C']} channels, got {groups}")
     together = shared_cells(averaged, groups)
     faces = visible_faces()
-    parts = (
-        ("apart", PAPER, [face for cell, face in faces if cell not in together]),
-        ("averaged together", colour, [face for cell, face in faces if cell in together]),
-    )
-    for label, fill, polygons in parts:
-        axis.add_collection(
-            PolyCollection(polygons, facecolor=fill, edgecolor=EDGE, linewidth=0.9, label=label)
-        )
+    for filled, fill, label in ((False, PAPER, "apart"), (True, colour, "averaged together")):
+        polygons = [face for cell, face in faces if (cell in together) == filled]
+        look = {"facecolor": fill, "edgecolor": EDGE, "linewidth": 0.9, "label": label}
+        axis.add_collection(PolyCollection(polygons, **look))
     name_edges(axis, averaged)
     right, top = project(SIZES["N"], SIZES["C"], SIZES["L"])
     axis.set(title=title, xlim=(-1.2, right + 0.9), ylim=(-1.1, top + 0.3), aspect="equal")

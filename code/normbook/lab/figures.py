@@ -192,8 +192,7 @@ def show(figure: Figure) -> None:
     The same figure gives the same bytes on the same machine. The figure is closed afterwards. The
     tests compare the digest alone, and draw no picture (`NORMBOOK_PICTURES=none`).
     """
-    if not isinstance(figure, Figure):
-        raise TypeError(f"figure must be a matplotlib Figure, got {type(figure).__name__}")
+    check_figure("figure", figure)
     picture = {"image/png": png(figure)} if are_wanted() else {}
     text = digest(figure)
     plt.close(figure)
@@ -223,7 +222,11 @@ def frames(draw: Callable[..., Figure], values: Sequence, name: str, chosen: obj
         raise ValueError(f"chosen must be one of {labels}, got {chosen!r}")
     first = len(labels) // 2 if chosen is None else list(values).index(chosen)
     drawn = [draw(value) for value in values]
-    check_frames(drawn)
+    for figure in drawn:
+        check_figure("draw's result", figure)
+    sizes = sorted({"{:g} × {:g}".format(*figure.get_size_inches()) for figure in drawn})
+    if len(sizes) > 1:
+        raise ValueError(f"draw must give figures of one size, got {', '.join(sizes)} inches")
     pairs = list(zip(labels, drawn, strict=True))
     text = "\n".join(f"{name} = {label}\n{digest(figure)}" for label, figure in pairs)
     data, metadata = {"text/plain": text}, {}
@@ -236,14 +239,10 @@ def frames(draw: Callable[..., Figure], values: Sequence, name: str, chosen: obj
     display(data, metadata=metadata, raw=True)
 
 
-def check_frames(drawn: list[Figure]) -> None:
-    """Raise where frames are not figures of one size."""
-    for figure in drawn:
-        if not isinstance(figure, Figure):
-            raise TypeError(f"draw must give a matplotlib Figure, got {type(figure).__name__}")
-    sizes = sorted({"{:g} × {:g}".format(*figure.get_size_inches()) for figure in drawn})
-    if len(sizes) > 1:
-        raise ValueError(f"draw must give figures of one size, got {', '.join(sizes)} inches")
+def check_figure(name: str, value: object) -> None:
+    """Raise unless `value` is a figure."""
+    if not isinstance(value, Figure):
+        raise TypeError(f"{name} must be a matplotlib Figure, got {type(value).__name__}")
 
 
 def in_words(figure: Figure) -> str:
