@@ -1,6 +1,5 @@
 """The networks: wired as their formulas say, initialized as they promise, reproducible."""
 
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -135,12 +134,8 @@ def by_hand(model, input, placement, final):
         )
         feed = lambda x, f=f: f.down(torch.relu(f.up(x)))  # noqa: E731
         for branch in (attend, feed):
-            if placement == "pre":
-                x = x + branch(norm(x))
-            elif placement == "post":
-                x = norm(x + branch(x))
-            else:
-                x = x + branch(x)
+            x = x + branch(norm(x) if placement == "pre" else x)
+            x = norm(x) if placement == "post" else x
     return model.head(norm(x) if final else x)
 
 

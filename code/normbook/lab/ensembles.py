@@ -132,14 +132,13 @@ class Ensemble:
     ) -> Histories:
         """Train all members, as `train` explains; the models themselves change by `unstack`."""
         require_size("steps", steps)
-        if len(inputs) != len(targets) or not len(inputs):
-            got = f"{len(inputs)} and {len(targets)}"
-            raise ValueError(f"inputs and targets must be as many, got {got}")
+        if (count := len(inputs)) != len(targets) or not count:
+            raise ValueError(f"inputs and targets must be as many, got {count} and {len(targets)}")
         if groups is None:
             groups = self.plain_groups(learning_rate, warmup)
         descent, rows = self.optimizer(optimizer, groups)
         own = not isinstance(seed, int) and batch_size is not None
-        batches = self.batches(len(inputs), batch_size, steps, seed).to(inputs.device)
+        batches = self.batches(count, batch_size, steps, seed).to(inputs.device)
 
         def losses_at(step: int) -> Tensor:
             if watch is not None:

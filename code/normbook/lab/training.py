@@ -92,8 +92,7 @@ def descend(
 
 def diverged_at(losses: Tensor, bound: float) -> int | None:
     """Find the first step whose loss is above the bound or not finite."""
-    beyond = (~(losses <= bound)).nonzero()
-    return int(beyond[0]) if len(beyond) else None
+    return next((step for step, loss in enumerate(losses.tolist()) if not loss <= bound), None)
 
 
 def batch_indices(examples: int, batch_size: int | None, steps: int, seed: int) -> Tensor:
