@@ -69,6 +69,7 @@ def ending(shown, name):
         ("inside", [2.0, 4.0], "✓", "mean 3.00, range 2.00 to 4.00, 2 depths"),
         ("tiny", [3e-16, -1e-17], "✓", "all 2 seeds below 1e-12"),
         ("tiny", 1e-11, "✗", "not all below 1e-12"),
+        ("huge", 50, "✗", "not all above 50"),
         ("huge", [51, 70], "✓", "all 2 seeds above 50"),
         ("both", [1.5, 2.5], "✗", "not all 2 seeds above 1 and below 2"),
         ("kind", ["trains"] * 3, "✓", "3 × trains"),

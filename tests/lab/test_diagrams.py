@@ -35,6 +35,7 @@ def area(polygon):
 def test_the_visible_faces_cover_the_outline_once():
     faces = diagrams.visible_faces()
     assert len(faces) == C * L + N * C + N * L
+    assert sum(n == 0 for (n, _, _), _ in faces) == C * L + C + L
     right, up = diagrams.DEPTH
     expected = C * L + C * N * up + L * N * right
     assert sum(area(face) for _, face in faces) == pytest.approx(expected)
