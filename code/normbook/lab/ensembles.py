@@ -243,7 +243,8 @@ def states_of(models: Sequence[nn.Module]) -> list[dict[str, Tensor]]:
         model.train()
         # the printed form tells placements and activations apart, which have no weights
         if shapes[index] != shapes[0] or str(model) != str(models[0]):
-            raise ValueError(f"models must be alike, models[{index}] differs from models[0]")
+            differs = f"models[{index}] differs from models[0]"
+            raise ValueError(f"models must have one architecture, {differs}")
     return states
 
 
