@@ -1,4 +1,4 @@
-"""What the engine's test files share: draws, comparisons, and a run through torch's transforms."""
+"""What tests of tensors share: draws, comparisons, refusals, a run through torch's transforms."""
 
 import pytest
 import torch

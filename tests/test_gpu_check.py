@@ -18,8 +18,10 @@ def two_gpus(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
 
 
-def test_a_gpu_is_picked_where_there_is_one(two_gpus):
+def test_a_gpu_is_picked_where_there_is_one(two_gpus, monkeypatch):
     assert pick_device() == torch.device("cuda")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert pick_device() == torch.device("cpu")
 
 
 @pytest.mark.parametrize("wanted", ["cpu", "cuda", "cuda:1"])
@@ -28,9 +30,11 @@ def test_the_wanted_device_is_picked(two_gpus, monkeypatch, wanted):
     assert pick_device() == torch.device(wanted)
 
 
-def test_a_gpu_that_is_not_there_is_refused(two_gpus, monkeypatch):
-    monkeypatch.setenv("NORMBOOK_DEVICE", "cuda:2")
-    with pytest.raises(ValueError, match="has 2 CUDA devices, got 'cuda:2'"):
+@pytest.mark.parametrize("wanted", ["gpu", "mps", "cpu:0", "cuda:x", "cuda:2"])
+def test_other_devices_are_refused(two_gpus, monkeypatch, wanted):
+    monkeypatch.setenv("NORMBOOK_DEVICE", wanted)
+    says = "has 2 CUDA devices" if wanted == "cuda:2" else "'cuda' or 'cuda:N'"
+    with pytest.raises(ValueError, match=f"NORMBOOK_DEVICE must be .*{says}, got '{wanted}'"):
         pick_device()
 
 

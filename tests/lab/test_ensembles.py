@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from engine_helpers import normal, refused
 from torch import nn
 
 import normalization as nz
@@ -18,10 +19,8 @@ N = 40
 KINDS = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
 
 
-def examples(seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    inputs = torch.randn(N, 6, generator=generator, dtype=torch.float64)
-    return inputs, torch.randint(4, (N,), generator=generator)
+def examples():
+    return normal(N, 6), torch.randint(4, (N,), generator=torch.Generator().manual_seed(0))
 
 
 def mlp(seed=0, **options):
@@ -49,39 +48,26 @@ def cross_entropy(outputs, targets):
 
 
 def train_alone(
-    model,
-    inputs,
-    targets,
-    *,
-    steps,
-    learning_rate=None,
-    groups=None,
-    optimizer="adam",
-    warmup=0,
-    batch_size=None,
-    seed=0,
-    loss=cross_entropy,
-    bound=1e3,
-    adjust=None,
+    model, inputs, targets, *, steps, optimizer="adam", loss=cross_entropy, groups=None, **own
 ):
     """The same, one member, step by step: the losses, NaN after a divergence, and its step."""
-    groups = groups or [{"params": model.parameters(), "lr": learning_rate}]
+    groups = groups or [{"params": model.parameters(), "lr": own["learning_rate"]}]
     descent = KINDS[optimizer](groups, lr=1.0, foreach=False)
+    warmup, batch_size = own.get("warmup", 0), own.get("batch_size")
     schedule = torch.optim.lr_scheduler.LambdaLR(
         descent, lambda t: min(1, (t + 1) / warmup) if warmup else 1
     )
-    batches, losses = batch_indices(len(inputs), batch_size, steps, seed), [math.nan] * steps
+    batches = batch_indices(len(inputs), batch_size, steps, own.get("seed", 0))
+    losses = [math.nan] * steps
     model.train()
     for step in range(steps):
         chosen = ... if batch_size is None else batches[step]
         value = loss(model(inputs[chosen]), targets[chosen])
         losses[step] = value.item()
-        if not losses[step] <= bound:
+        if not losses[step] <= 1e3:
             return losses, step
         descent.zero_grad()
         value.backward()
-        if adjust is not None:
-            adjust(model)
         descent.step()
         schedule.step()
     return losses, None
@@ -112,9 +98,10 @@ def test_members_train_as_they_would_alone(optimizer):
     assert len({round(loss, 6) for loss in together.losses[:, -1].tolist()}) == 8
 
 
-def test_running_statistics_train_with_their_member():
-    models = [mlp(seed, norm="batch", residual=True) for seed in range(3)]
+def test_running_statistics_train_with_their_member_in_training_mode():
+    models = [mlp(seed, norm="batch", residual=True).eval() for seed in range(3)]
     check_twins(models, *examples(), {"learning_rate": [0.01] * 3}, steps=6, batch_size=10)
+    assert all(model.training for model in models)
     tracked = [m for m in models[0].modules() if hasattr(m, "num_batches_tracked")]
     assert tracked
     assert all(m.num_batches_tracked == 6 for m in tracked)
@@ -151,86 +138,28 @@ def test_frozen_parameters_stay():
 
 
 def test_a_member_that_diverges_leaves_the_others_alone():
-    models = [scalar(1.0), scalar(1.0), scalar(2.0)]
-    together = check_twins(
-        models,
-        ONE,
-        ZERO,
-        {"learning_rate": [0.1, 2.0, 0.25]},
-        steps=400,
-        **PARABOLA,
-    )
+    models, rates = [scalar(1.0), scalar(1.0), scalar(2.0)], {"learning_rate": [0.1, 2.0, 0.25]}
+    together = check_twins(models, ONE, ZERO, rates, steps=400, **PARABOLA)
     assert together.diverged_at == [None, 4, None]
     assert together.losses[1, 5:].isnan().all()
     assert together.losses[[0, 2]].isfinite().all()
 
 
-def test_nothing_is_left_to_do_when_all_have_diverged():
+def test_divergence_is_where_the_parabola_passes_the_bound():
+    # loss w², w_t = (1 − 2 rate)^t w_0: |1 − 2 rate| = 3, loss 9^t, above 1000 at t = 4
     models = [scalar(1.0), scalar(-5.0)]
     history = train(models, ONE, ZERO, steps=50, learning_rate=2.0, **PARABOLA)
     assert history.diverged_at == [4, 2]
-    assert [model.weight.item() for model in models] == [81.0, -45.0]
+    assert history.losses[0, :5].tolist() == [1.0, 9.0, 81.0, 729.0, 6561.0]
+    assert history.losses[0, 5:].isnan().all()
+    assert [model.weight.item() for model in models] == [81.0, -45.0], "no step is taken after it"
 
 
 def test_a_member_whose_loss_is_not_finite_stops_alone():
-    models = [scalar(1.0), scalar(math.nan)]
-    history = train(models, ONE, ZERO, steps=5, learning_rate=0.25, **PARABOLA)
+    models, rates = [scalar(1.0), scalar(math.nan)], torch.tensor([0.25, 0.25])
+    history = train(models, ONE, ZERO, steps=5, learning_rate=rates, **PARABOLA)
     assert history.diverged_at == [None, 0]
     assert history.losses[0].tolist() == [1.0, 1 / 4, 1 / 16, 1 / 64, 1 / 256]
-
-
-def test_models_are_put_into_training_mode():
-    alone, member = mlp(norm="batch"), mlp(norm="batch").eval()
-    train_alone(alone, *examples(), steps=1, learning_rate=0.01)
-    train([member], *examples(), steps=1, learning_rate=0.01)
-    assert member.training
-    assert torch.allclose(weights(alone), weights(member), rtol=0, atol=1e-12)
-    assert not torch.equal(weights(alone), weights(mlp(norm="batch")))
-
-
-def test_rates_may_be_a_tensor():
-    models = [mlp(0), mlp(1)]
-    rates = torch.tensor([0.01, 0.02], dtype=torch.float64)
-    history = train(models, *examples(), steps=2, learning_rate=rates)
-    assert history.losses.shape == (2, 2)
-
-
-def test_ensembles_that_are_none_are_refused():
-    inputs, targets = examples()
-    run = lambda models, **o: train(  # noqa: E731
-        models, inputs, targets, **{"steps": 1, "learning_rate": 0.1} | o
-    )
-    with pytest.raises(ValueError, match="learning_rate must have one entry for each of 2"):
-        run([mlp(0), mlp(1)], learning_rate=[0.1, 0.2, 0.3])
-    with pytest.raises(ValueError, match="seed must have one entry"):
-        run([mlp(0), mlp(1)], seed=[1], batch_size=4)
-    with pytest.raises(ValueError, match="separate objects, got none"):
-        run([])
-    with pytest.raises(ValueError, match=r"models\[1\] differs"):
-        run([mlp(0), mlp(1, width=7)])
-    with pytest.raises(ValueError, match=r"models\[1\] differs"):
-        run([mlp(0), mlp(1, activation="relu")])
-    with pytest.raises(ValueError, match="one of them twice"):
-        run([mlp(0)] * 2)
-    with pytest.raises(ValueError, match="parameters to train"):
-        run([mlp(0).requires_grad_(False), mlp(1).requires_grad_(False)])
-
-
-def test_sgd_on_a_parabola_is_a_power():
-    # loss w²: w_t = (1 − 2 rate)^t w_0
-    history = train([scalar(3.0)], ONE, ZERO, steps=6, learning_rate=0.1, **PARABOLA)
-    expected = [(3 * 0.8**t) ** 2 for t in range(6)]
-    assert history.losses[0].tolist() == pytest.approx(expected, rel=1e-12)
-
-
-def test_divergence_is_where_the_parabola_passes_the_bound():
-    # |1 − 2 rate| = 3, loss 9^t: above 1000 at t = 4
-    model = scalar(1.0)
-    history = train([model], ONE, ZERO, steps=9, learning_rate=2.0, **PARABOLA)
-    assert history.diverged_at == [4]
-    assert history.losses[0, :5].tolist() == [1.0, 9.0, 81.0, 729.0, 6561.0]
-    assert history.losses[0, 5:].isnan().all()
-    assert model.weight.item() == 81.0, "no step is taken after the divergence"
 
 
 def test_watch_sees_the_ensemble_before_each_step():
@@ -239,29 +168,6 @@ def test_watch_sees_the_ensemble_before_each_step():
     watch = lambda found: seen.append(found.weights.item())  # noqa: E731
     ensemble.train(ONE, ZERO, steps=4, learning_rate=0.25, optimizer="sgd", watch=watch)
     assert seen == [1.0, 0.5, 0.25, 0.125]
-
-
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"steps": 0}, "steps"),
-        ({"learning_rate": 0.0}, "learning_rate"),
-        ({"learning_rate": math.nan}, "learning_rate"),
-        ({"optimizer": "lamb"}, "optimizer"),
-        ({"warmup": -1}, "warmup"),
-        ({"batch_size": 0}, "batch_size"),
-        ({"batch_size": N + 1}, "batch_size"),
-    ],
-)
-def test_bad_arguments_are_refused(options, named):
-    with pytest.raises(ValueError, match=named):
-        train([mlp(0), mlp(1)], *examples(), **{"steps": 2, "learning_rate": 0.1} | options)
-
-
-def test_inputs_and_targets_must_be_as_many():
-    inputs, targets = examples()
-    with pytest.raises(ValueError, match="inputs and targets"):
-        train([mlp()], inputs, targets[:-1], steps=1, learning_rate=0.1)
 
 
 # --- rates of their own ---
@@ -293,27 +199,38 @@ def test_members_with_groups_end_where_torch_optim_takes_them_alone(optimizer):
     assert not torch.equal(found[0], found[1])
 
 
-def test_epsilon_and_rates_of_the_groups_are_used():
-    def final(eps, factor):
-        model = wide(0)
-        groups = groups_of(model, 0.01, "adam")
-        for group in groups:
-            group["eps"], group["lr"] = eps, group["lr"] * factor[group["kind"] == "hidden"]
-        return train([model], *examples(), groups=[groups], steps=5).losses[0, -1]
-
-    usual = final(1e-8, (1, 1))
-    for other in (final(1e-2, (1, 1)), final(1e-8, (1, 4)), final(1e-8, (4, 1))):
-        assert abs(other - usual) > 1e-3
-
-
-def test_wrong_groups_are_refused():
-    first, second = wide(0), wide(1)
-    both = [plain_group(first, 0.1), plain_group(first, 0.1)]
-    with pytest.raises(ValueError, match=r"groups\[1\]"):
-        train([first, second], *examples(), groups=both, steps=1)
-    with pytest.raises(ValueError, match="one list a model"):
-        train([first, second], *examples(), groups=both[:1], steps=1)
-
-
 def test_spans_that_touch_are_one():
     assert join_spans([(4, 6), (0, 2), (2, 4), (7, 9)]) == [(0, 6), (7, 9)]
+
+
+# --- what is refused ---
+
+
+def run(*models, targets=N, **options):
+    inputs, labels = examples()
+    options = {"steps": 2, "learning_rate": 0.1} | options
+    return lambda: train(models, inputs, labels[:targets], **options)
+
+
+A, B = mlp(0), mlp(1)
+FROZEN = [mlp(seed).requires_grad_(False) for seed in (0, 1)]
+BAD = [
+    (run(A, B, steps=0), ValueError, "steps"),
+    (run(A, B, learning_rate=0.0), ValueError, "learning_rate"),
+    (run(A, B, learning_rate=math.nan), ValueError, "learning_rate"),
+    (run(A, B, learning_rate=[0.1] * 3), ValueError, "learning_rate must have one entry for each"),
+    (run(A, B, seed=[1], batch_size=4), ValueError, "seed must have one entry"),
+    (run(A, B, optimizer="lamb"), ValueError, "optimizer"),
+    (run(A, B, warmup=-1), ValueError, "warmup"),
+    (run(A, B, batch_size=0), ValueError, "batch_size"),
+    (run(A, B, batch_size=N + 1), ValueError, "batch_size"),
+    (run(A, B, targets=N - 1), ValueError, "inputs and targets"),
+    (run(), ValueError, "separate objects, got none"),
+    (run(A, A), ValueError, "one of them twice"),
+    (run(A, mlp(1, width=7)), ValueError, r"models\[1\] differs"),
+    (run(A, mlp(1, activation="relu")), ValueError, r"models\[1\] differs"),
+    (run(*FROZEN), ValueError, "parameters to train"),
+    (run(A, B, groups=[plain_group(A, 0.1)] * 2), ValueError, r"groups\[1\]"),
+    (run(A, B, groups=[plain_group(A, 0.1)]), ValueError, "one list a model"),
+]
+test_bad_ensembles_are_refused = refused(BAD)

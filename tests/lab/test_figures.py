@@ -8,6 +8,7 @@ import sys
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from engine_helpers import refused
 
 from normbook.lab import figures
 
@@ -18,17 +19,20 @@ def close_figures():
     plt.close("all")
 
 
-def draw(y=(1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0), **options):
+def draw(y=(1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)):
     figure, axis = figures.subplots()
-    axis.plot(range(len(y)), y, label="doubling", **options)
+    axis.plot(range(len(y)), y, label="doubling")
     return figure
 
 
-def captured(monkeypatch, figure):
-    shown = []
-    monkeypatch.setattr(figures, "display", lambda data, raw: shown.append(data))
-    figures.show(figure)
-    return shown[0]
+@pytest.fixture
+def shown(monkeypatch):
+    """The outputs that are displayed: data and metadata of each."""
+    outputs = []
+    monkeypatch.setattr(
+        figures, "display", lambda data, raw, metadata=None: outputs.append((data, metadata))
+    )
+    return outputs
 
 
 def test_digest_names_counts_and_quotes_a_series():
@@ -37,12 +41,10 @@ def test_digest_names_counts_and_quotes_a_series():
     assert "(6.00, 64.0)" in text
 
 
-@pytest.mark.parametrize("index", range(7))
-def test_digest_sees_one_changed_point_wherever_it_is(index):
+def test_digest_sees_one_changed_point_wherever_it_is():
     values = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0]
-    before = figures.digest(draw(values))
-    values[index] *= 1.02
-    assert figures.digest(draw(values)) != before
+    changed = [[y * 1.02 if i == index else y for i, y in enumerate(values)] for index in range(7)]
+    assert len({figures.digest(draw(y)) for y in (values, *changed)}) == 8
 
 
 def test_digest_does_not_see_rounding():
@@ -52,72 +54,46 @@ def test_digest_does_not_see_rounding():
     assert figures.digest(draw(residue)) == figures.digest(draw([1.0, 0.0, 1e-18]))
 
 
-def bars(axis, value):
-    axis.bar([0, 1], [value, 2])
+KINDS = {
+    "bars": lambda axis, value: axis.bar([0, 1], [value, 2]),
+    "heat": lambda axis, value: axis.imshow([[value, 2.0], [3.0, 4.0]]),
+    "mesh": lambda axis, value: axis.pcolormesh([[value, 2.0], [3.0, 4.0]]),
+    "points": lambda axis, value: axis.scatter([0, 1], [value, 2.0]),
+    "filled": lambda axis, value: axis.fill_between([0, 1], [0, 0], [value, 2.0]),
+    "errors": lambda axis, value: axis.errorbar([0, 1], [1.0, 2.0], yerr=[value, 0.5]),
+    "words": lambda axis, value: axis.text(0, 0, f"{value:.2f}"),
+    "vertical": lambda axis, value: axis.axvline(value),
+}
 
 
-def heat(axis, value):
-    axis.imshow([[value, 2.0], [3.0, 4.0]])
-
-
-def mesh(axis, value):
-    axis.pcolormesh([[value, 2.0], [3.0, 4.0]])
-
-
-def points(axis, value):
-    axis.scatter([0, 1], [value, 2.0])
-
-
-def filled(axis, value):
-    axis.fill_between([0, 1], [0, 0], [value, 2.0])
-
-
-def error_bars(axis, value):
-    axis.errorbar([0, 1], [1.0, 2.0], yerr=[value, 0.5])
-
-
-def words(axis, value):
-    axis.text(0, 0, f"{value:.2f}")
-
-
-def vertical(axis, value):
-    axis.axvline(value)
-
-
-KINDS = [bars, heat, mesh, points, filled, error_bars, words, vertical]
-
-
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", KINDS)
 def test_digest_sees_every_kind_of_series(kind):
     digests = []
     for value in (1.0, 1.0, 1.1):
         figure, axis = figures.subplots()
-        kind(axis, value)
+        KINDS[kind](axis, value)
         digests.append(figures.digest(figure))
-        plt.close(figure)
     assert digests[0] == digests[1] != digests[2]
 
 
-def test_show_gives_the_same_bytes_twice_and_closes_the_figure(monkeypatch):
-    first, second = captured(monkeypatch, draw()), captured(monkeypatch, draw())
-    assert first == second
-    assert set(first) == {"image/png", "text/plain"}
-    assert not plt.get_fignums()
-
-
-def test_show_keeps_every_pixel_in_fewer_bytes(monkeypatch):
+def test_show_closes_the_figure_and_keeps_every_pixel_in_the_same_fewer_bytes(shown, monkeypatch):
     drawn = io.BytesIO()
     draw().savefig(drawn, format="png", dpi=150)
-    shown = base64.b64decode(captured(monkeypatch, draw())["image/png"])
-    before, after = plt.imread(io.BytesIO(drawn.getvalue())), plt.imread(io.BytesIO(shown))
+    plt.close("all")
+    figures.show(draw())
+    figures.show(draw())
+    monkeypatch.setenv("NORMBOOK_PICTURES", "none")
+    figures.show(draw())
+    assert not plt.get_fignums()
+    (first, _), second, (blind, _) = shown
+    assert (first, None) == second
+    assert first.keys() == {"image/png", "text/plain"}
+    assert blind == {"text/plain": first["text/plain"]}
+    picture = base64.b64decode(first["image/png"])
+    before, after = plt.imread(io.BytesIO(drawn.getvalue())), plt.imread(io.BytesIO(picture))
     assert (before[..., 3] == 1).all()
     assert (before[..., :3] == after).all()
-    assert len(shown) < len(drawn.getvalue())
-
-
-def test_show_refuses_what_is_no_figure():
-    with pytest.raises(TypeError, match="figure must be a matplotlib Figure, got list"):
-        figures.show([])
+    assert len(picture) < len(drawn.getvalue())
 
 
 def test_labels_of_lines_that_end_together_do_not_overlap():
@@ -138,18 +114,11 @@ def test_band_draws_mean_and_range():
     figures.band(axis, [0, 1], [[1.0, 2.0], [3.0, 6.0]], "pre", "Pre-LN")
     assert axis.get_lines()[0].get_ydata().tolist() == [2.0, 4.0]
     assert axis.collections[0].get_paths()[0].vertices[:, 1].max() == 6.0
-    with pytest.raises(ValueError, match=r"values must have shape \[seeds, 2\], got \[2\]"):
-        figures.band(axis, [0, 1], [1.0, 2.0], "pre", "Pre-LN")
 
 
-def test_a_name_is_a_method_or_a_colour():
+def test_a_name_is_a_method_or_a_colour_and_never_both():
     assert figures.colour("pre") == figures.colour("blue") == "#0072B2"
     assert figures.colour("pre") != figures.colour("post")
-    with pytest.raises(ValueError, match=r"name must be a method, .* or a colour, .*'nothing'"):
-        figures.colour("nothing")
-
-
-def test_no_name_is_both_a_method_and_a_colour():
     assert not figures.METHODS.keys() & figures.COLOURS.keys()
     assert set(figures.METHODS.values()) <= figures.COLOURS.keys()
 
@@ -179,8 +148,6 @@ def test_logarithmic_axes_show_plain_numbers():
     assert axis.get_xscale() == axis.get_yscale() == "log"
     assert {"1", "10", "100"} <= {label.get_text() for label in axis.get_xticklabels()}
     assert {"0.5", "1", "2"} <= {label.get_text() for label in axis.get_yticklabels()}
-    with pytest.raises(ValueError, match="names must be 'x' or 'y', got 'z'"):
-        figures.logarithmic(axis, "z")
 
 
 def test_labelled_axes_keep_their_ticks_inside_the_data():
@@ -204,18 +171,6 @@ def test_dots_draw_every_seed_and_the_median(across):
     assert np.mean(x) == 2
 
 
-def test_the_tests_draw_no_picture_and_compare_the_same_digest(monkeypatch):
-    displayed = []
-    monkeypatch.setattr(figures, "display", lambda data, raw: displayed.append(data))
-    for pictures in ("", "none"):
-        monkeypatch.setenv("NORMBOOK_PICTURES", pictures)
-        figure, axis = figures.subplots()
-        figures.band(axis, [1, 2], [[1.0, 2.0], [2.0, 3.0]], "pre", "measured")
-        figures.show(figure)
-    assert [set(data) for data in displayed] == [{"image/png", "text/plain"}, {"text/plain"}]
-    assert displayed[0]["text/plain"] == displayed[1]["text/plain"]
-
-
 # --- frames ---
 
 
@@ -225,16 +180,6 @@ def framed(last):
     axis.plot([0, 1, 2], [1.0, 2.0, last], label="stream")
     axis.plot([0, 2], [0.0, 0.0], label="_unnamed")
     return figure
-
-
-@pytest.fixture
-def shown(monkeypatch):
-    """The outputs that are displayed: data and metadata of each."""
-    outputs = []
-    monkeypatch.setattr(
-        figures, "display", lambda *data, raw, metadata: outputs.append((*data, metadata))
-    )
-    return outputs
 
 
 def test_frames_are_one_output_with_the_chosen_picture_and_the_others_in_its_metadata(shown):
@@ -271,21 +216,33 @@ def test_the_text_of_frames_has_every_frame_and_sees_a_point_of_a_hidden_one(sho
     assert (list(shown[3][0]), shown[3][1]) == (["text/plain"], {})
 
 
-@pytest.mark.parametrize(
-    ("values", "options", "message"),
-    [
-        ([1], {}, r"values must be 2 to 8 different ones, got \['1'\]"),
-        (range(4, 13), {}, "values must be 2 to 8 different ones"),
-        ([1, 2, 1.0], {}, r"different ones, got \['1', '2', '1'\]"),
-        ([1, 2], {"chosen": 3}, r"chosen must be one of \['1', '2'\], got 3"),
-        ([2, 3], {}, "one size, got 6.4 × 3, 6.4 × 4 inches"),
-    ],
-)
-def test_frames_refuse_what_no_slider_could_show(values, options, message):
-    with pytest.raises(ValueError, match=message):
-        figures.frames(framed, values, "depth L", **options)
+# --- what is refused ---
 
 
-def test_frames_refuse_what_is_no_figure():
-    with pytest.raises(TypeError, match="draw must give a matplotlib Figure, got list"):
-        figures.frames(lambda value: [], [1, 2], "depth L")
+def frame(values, draw=framed, **options):
+    return lambda: figures.frames(draw, values, "depth L", **options)
+
+
+BAD = [
+    (lambda: figures.show([]), TypeError, "figure must be a matplotlib Figure, got list"),
+    (
+        lambda: figures.band(None, [0, 1], [1.0, 2.0], "pre", "Pre-LN"),
+        *(ValueError, r"values must have shape \[seeds, 2\], got \[2\]"),
+    ),
+    (
+        lambda: figures.colour("nothing"),
+        *(ValueError, r"name must be a method, .* or a colour, .*'nothing'"),
+    ),
+    (lambda: figures.logarithmic(None, "z"), ValueError, "names must be 'x' or 'y', got 'z'"),
+    (frame([1]), ValueError, r"values must be 2 to 8 different ones, got \['1'\]"),
+    (frame(range(4, 13)), ValueError, "values must be 2 to 8 different ones"),
+    (frame([1, 2, 1.0]), ValueError, r"different ones, got \['1', '2', '1'\]"),
+    (frame([1, 2], chosen=3), ValueError, r"chosen must be one of \['1', '2'\], got 3"),
+    (frame([2, 3]), ValueError, "one size, got 6.4 × 3, 6.4 × 4 inches"),
+    (
+        frame([1, 2], draw=lambda _: []),
+        TypeError,
+        "draw's result must be a matplotlib Figure, got list",
+    ),
+]
+test_what_no_page_could_show_is_refused = refused(BAD)

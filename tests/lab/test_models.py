@@ -1,10 +1,9 @@
 """The networks: wired as their formulas say, initialized as they promise, reproducible."""
 
-import math
-
 import pytest
 import torch
 import torch.nn.functional as F
+from engine_helpers import assert_close, normal, refused
 from torch import nn
 from torch.func import functional_call, stack_module_state, vmap
 
@@ -24,51 +23,28 @@ def transformer(seed=0, **options):
     return build(lambda: Transformer(**TINY | options), seed)
 
 
-def data(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
 # --- build ---
 
 
-def test_a_seed_gives_one_model_whatever_the_caller_does():
-    first = mlp(seed=3)
-    torch.manual_seed(12)
-    torch.rand(5)
-    second = mlp(seed=3)
-    other = mlp(seed=4)
-    assert torch.equal(first.head.weight, second.head.weight)
-    assert not torch.equal(first.head.weight, other.head.weight)
-
-
-@pytest.fixture
-def float32():
-    """The default dtype of a fresh Python, whatever ran before."""
-    dtype = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float32)
-    yield
-    torch.set_default_dtype(dtype)
-
-
-@pytest.mark.usefixtures("float32")
-def test_build_leaves_the_callers_generator_and_dtype_alone():
+def test_a_seed_gives_one_model_and_leaves_the_callers_generator_and_dtype_alone():
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    model = mlp()
+    first = mlp(seed=3)
     assert torch.equal(torch.rand(3), expected)
+    assert torch.equal(first.head.weight, mlp(seed=3).head.weight)
+    assert not torch.equal(first.head.weight, mlp(seed=4).head.weight)
     assert torch.get_default_dtype() == torch.float32
-    assert {p.dtype for p in model.parameters()} == {torch.float64}
+    assert {p.dtype for p in first.parameters()} == {torch.float64}
 
 
-@pytest.mark.usefixtures("float32")
 def test_build_puts_the_dtype_back_after_an_error():
     with pytest.raises(ValueError, match="activation"):
         mlp(activation="sine")
     assert torch.get_default_dtype() == torch.float32
 
 
-def test_perturb_changes_every_weight_by_the_relative_amount():
+def test_perturb_changes_every_weight_by_the_relative_amount(monkeypatch):
     model, same = mlp(), mlp()
     perturb_(same, 1e-6)
     change = torch.cat(
@@ -76,26 +52,21 @@ def test_perturb_changes_every_weight_by_the_relative_amount():
     )
     assert (change != 0).all()
     assert change.std().item() == pytest.approx(1e-6, rel=0.2)
-    with pytest.raises(ValueError, match="relative"):
-        perturb_(model, -1.0)
-
-
-def test_the_environment_perturbs_whatever_is_built(monkeypatch):
-    plain = mlp()
     monkeypatch.setenv("NORMBOOK_PERTURB", "1e-12")
     shaken = mlp()
-    assert not torch.equal(plain.head.weight, shaken.head.weight)
-    assert torch.allclose(plain.head.weight, shaken.head.weight, rtol=1e-11)
+    assert not torch.equal(model.head.weight, shaken.head.weight)
+    assert torch.allclose(model.head.weight, shaken.head.weight, rtol=1e-11)
 
 
 # --- MLP ---
 
 
-@pytest.mark.parametrize("residual", [False, True])
-@pytest.mark.parametrize("norm", [None, "layer", "batch"])
+@pytest.mark.parametrize(
+    ("norm", "residual"), [(None, False), ("layer", True), ("batch", False), ("batch", True)]
+)
 def test_mlp_is_its_formula(norm, residual):
-    model, input = mlp(norm=norm, residual=residual, activation="tanh"), data(7, 6)
-    x = F.linear(input, model.stem.weight, model.stem.bias)
+    model, input = mlp(norm=norm, residual=residual, activation="tanh"), normal(7, 1, 2, 3)
+    x = F.linear(input.flatten(1), model.stem.weight, model.stem.bias)
     for block in model.blocks:
         linear = next(m for m in block.modules() if isinstance(m, nn.Linear))
         y = F.linear(x, linear.weight, linear.bias)
@@ -105,12 +76,7 @@ def test_mlp_is_its_formula(norm, residual):
             y = F.batch_norm(y, None, None, training=True)
         x = torch.tanh(y) + (x if residual else 0)
     expected = F.linear(x, model.head.weight, model.head.bias)
-    assert torch.allclose(model(input), expected, rtol=0, atol=1e-12)
-
-
-def test_mlp_flattens_images():
-    model, input = mlp(), data(7, 1, 2, 3)
-    assert torch.equal(model(input), model(input.flatten(1)))
+    assert_close(model(input), expected)
 
 
 @pytest.mark.parametrize(
@@ -129,23 +95,8 @@ def test_kaiming_keeps_the_mean_square_of_a_deep_relu_net():
     # exact at infinite width, for the layers' outputs as for the logits; without the gain 2^-8
     sizes = {"inputs": 256, "width": 256, "depth": 8, "outputs": 256, "init": "kaiming"}
     models = [mlp(seed, **sizes) for seed in range(6)]
-    squares = [model(data(64, 256)).square().mean() for model in models]
+    squares = [model(normal(64, 256)).square().mean() for model in models]
     assert torch.stack(squares).mean().item() == pytest.approx(1.0, abs=0.25)
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "named"),
-    [
-        ({"depth": 0}, ValueError, "depth"),
-        ({"width": 2.5}, TypeError, "width"),
-        ({"norm": "group"}, ValueError, "norm"),
-        ({"activation": "sine"}, ValueError, "activation"),
-        ({"init": "he"}, ValueError, "rule"),
-    ],
-)
-def test_mlp_refuses_what_it_does_not_know(options, error, named):
-    with pytest.raises(error, match=named):
-        mlp(**options)
 
 
 # --- residual MLP ---
@@ -155,7 +106,7 @@ def test_residual_mlp_is_stem_blocks_norm_head():
     block = lambda index: nz.Residual(nz.FeedForward(5), placement="none", scale=index + 1)  # noqa: E731
     sizes = {"width": 5, "depth": 3, "inputs": 6, "outputs": 4}
     model = build(lambda: ResidualMLP(block, **sizes, norm=nz.RMSNorm(5)), 0)
-    x = data(7, 2, 3)
+    x = normal(7, 2, 3)
     stream = model.stem(x.flatten(1))
     for index in range(3):
         stream = stream + (index + 1) * model.blocks[index].branch(stream)
@@ -165,10 +116,8 @@ def test_residual_mlp_is_stem_blocks_norm_head():
 def test_residual_mlp_without_ends_maps_the_stream_to_itself():
     block = lambda _: nz.Residual(nz.FeedForward(5), placement="none")  # noqa: E731
     model = build(lambda: ResidualMLP(block, width=5, depth=2), 0)
-    assert model(data(7, 5)).shape == (7, 5)
+    assert model(normal(7, 5)).shape == (7, 5)
     assert not [name for name, _ in model.named_parameters() if name.startswith(("stem", "head"))]
-    with pytest.raises(ValueError, match="depth"):
-        ResidualMLP(block, width=5, depth=0)
 
 
 # --- Transformer ---
@@ -185,41 +134,32 @@ def by_hand(model, input, placement, final):
         )
         feed = lambda x, f=f: f.down(torch.relu(f.up(x)))  # noqa: E731
         for branch in (attend, feed):
-            if placement == "pre":
-                x = x + branch(norm(x))
-            elif placement == "post":
-                x = norm(x + branch(x))
-            else:
-                x = x + branch(x)
+            x = x + branch(norm(x) if placement == "pre" else x)
+            x = norm(x) if placement == "post" else x
     return model.head(norm(x) if final else x)
 
 
 @pytest.mark.parametrize(
-    ("placement", "final_norm", "final"),
+    ("options", "final"),
     [
-        ("pre", None, True),
-        ("pre", False, False),
-        ("post", None, False),
-        ("post", True, True),
-        ("none", None, True),
+        ({"placement": "pre"}, True),
+        ({"placement": "pre", "final_norm": False}, False),
+        ({"placement": "post"}, False),
+        ({"placement": "post", "final_norm": True}, True),
+        ({"placement": "none"}, True),
+        ({"placement": "none", "norm": None}, False),
     ],
 )
-def test_transformer_is_its_formula(placement, final_norm, final):
-    model, input = transformer(placement=placement, final_norm=final_norm), data(4, 6, 3)
-    assert torch.allclose(model(input), by_hand(model, input, placement, final), rtol=0, atol=1e-12)
-
-
-def test_transformer_without_any_norm():
-    model, input = transformer(norm=None, placement="none"), data(4, 6, 3)
-    assert torch.allclose(model(input), by_hand(model, input, "none", False), rtol=0, atol=1e-12)
-    assert not [m for m in model.modules() if isinstance(m, nz.LayerNorm)]
+def test_transformer_is_its_formula(options, final):
+    model, input = transformer(**options), normal(4, 6, 3)
+    assert_close(model(input), by_hand(model, input, options["placement"], final))
 
 
 def test_mean_pooling_is_the_mean_of_the_positions_before_the_head():
     each, pooled = transformer(), transformer(pool="mean")
     pooled.load_state_dict(each.state_dict())
-    input = data(4, 6, 3)
-    assert torch.allclose(pooled(input), each(input).mean(1), rtol=0, atol=1e-12)
+    input = normal(4, 6, 3)
+    assert_close(pooled(input), each(input).mean(1))
 
 
 def test_a_causal_model_does_not_look_ahead():
@@ -238,68 +178,56 @@ def test_norm_kinds_and_block_options_reach_the_blocks():
     assert isinstance(model.final_norm, nz.RMSNorm)
     assert model.blocks[1].feed_forward.branch.up.out_features == 11
     assert model.blocks[1].attention.skip_scale == 2.0
+    assert not any(
+        m.bias.any() for m in model.modules() if isinstance(m, nn.Linear) and m.bias is not None
+    )
     custom = transformer(norm=lambda dim: nz.LayerNorm(dim, eps=0.5))
     assert custom.final_norm.eps == 0.5
 
 
 @pytest.mark.parametrize(
-    ("options", "named"),
+    ("make", "input"),
     [
-        ({"vocabulary": 5, "features": 3}, "exactly one"),
-        ({"features": None}, "exactly one"),
-        ({"norm": "batch"}, "norm"),
-        ({"norm": None}, "norm must be given"),
-        ({"norm": None, "placement": "none", "final_norm": True}, "norm must be given"),
-        ({"placement": "between"}, "placement"),
-        ({"pool": "max"}, "pool"),
-        ({"length": 0}, "length"),
-        ({"heads": 3}, "heads"),
-    ],
-)
-def test_transformer_refuses_what_excludes_itself(options, named):
-    with pytest.raises(ValueError, match=named):
-        transformer(**options)
-
-
-def test_longer_sequences_than_positions_are_refused():
-    with pytest.raises(ValueError, match="at most 6 positions, got 7"):
-        transformer()(data(2, 7, 3))
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda seed: transformer(seed, vocabulary=7, causal=True),
-        lambda seed: transformer(seed, placement="post", pool="mean", heads=2),
-        lambda seed: mlp(seed, norm="batch", residual=True),
-        lambda seed: mlp(seed, norm="rms"),
+        (lambda i: transformer(i, vocabulary=7, causal=True), torch.arange(12).view(2, 6) % 7),
+        (lambda i: transformer(i, placement="post", pool="mean", heads=2), normal(2, 6, 3)),
+        (lambda i: mlp(i, norm="batch", residual=True), normal(9, 6)),
+        (lambda i: mlp(i, norm="rms"), normal(9, 6)),
     ],
     ids=["text", "features", "batch norm", "rms norm"],
 )
-def test_models_run_under_vmap_with_stacked_parameters(make):
+def test_models_run_under_vmap_with_stacked_parameters(make, input):
     models = [make(seed) for seed in range(3)]
-    if hasattr(models[0], "positions"):
-        text = isinstance(models[0].embedding, nn.Embedding)
-        input = torch.arange(12).reshape(2, 6) % 7 if text else data(2, 6, 3)
-    else:
-        input = data(9, 6)
     state = stack_module_state(models)
     together = vmap(lambda p, b: functional_call(models[0], (p, b), (input,)))(*state)
-    for model, output in zip(models, together, strict=True):
-        assert torch.allclose(output, model(input), rtol=0, atol=1e-12)
+    assert_close(together, torch.stack([model(input) for model in models]))
 
 
-# --- initialization ---
+# --- what is refused ---
 
-
-def test_initialize_refuses_unknown_rules():
-    for rule in ("glorot", None, True):
-        with pytest.raises(ValueError, match="rule"):
-            initialize_(nn.Linear(2, 2), rule)
-
-
-def test_cross_entropy_of_the_untrained_model_is_near_chance():
-    model = transformer(vocabulary=7, causal=True)
-    tokens = torch.randint(7, (64, 6), generator=torch.Generator().manual_seed(1))
-    loss = F.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten() % 5)
-    assert abs(loss.item() - math.log(5)) < 1.5
+BAD = [
+    (lambda: perturb_(mlp(), -1.0), ValueError, "relative"),
+    (lambda: mlp(depth=0), ValueError, "depth"),
+    (lambda: mlp(width=2.5), TypeError, "width"),
+    (lambda: mlp(norm="group"), ValueError, "norm"),
+    (lambda: mlp(activation="sine"), ValueError, "activation"),
+    (lambda: mlp(init="he"), ValueError, "rule"),
+    *[
+        (lambda r=r: initialize_(nn.Linear(2, 2), r), ValueError, "rule")
+        for r in ("he", None, True)
+    ],
+    (lambda: ResidualMLP(nn.Linear, width=5, depth=0), ValueError, "depth"),
+    (lambda: transformer(vocabulary=5, features=3), ValueError, "exactly one"),
+    (lambda: transformer(features=None), ValueError, "exactly one"),
+    (lambda: transformer(norm="batch"), ValueError, "norm"),
+    (lambda: transformer(norm=None), ValueError, "norm must be given"),
+    (
+        lambda: transformer(norm=None, placement="none", final_norm=True),
+        *(ValueError, "norm must be given"),
+    ),
+    (lambda: transformer(placement="between"), ValueError, "placement"),
+    (lambda: transformer(pool="max"), ValueError, "pool"),
+    (lambda: transformer(length=0), ValueError, "length"),
+    (lambda: transformer(heads=3), ValueError, "heads"),
+    (lambda: transformer()(normal(2, 7, 3)), ValueError, "at most 6 positions, got 7"),
+]
+test_bad_models_are_refused = refused(BAD)

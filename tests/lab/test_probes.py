@@ -6,31 +6,19 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from engine_helpers import assert_close, normal, refused
 from torch import nn
 
+from normbook.lab import probes
 from normbook.lab.models import MLP, Transformer, build
-from normbook.lab.probes import (
-    activation_moments,
-    attention_entropies,
-    attention_logit_peaks,
-    block_gradients,
-    consecutive_cosine,
-    contribution,
-    gradient_norms,
-    logit_scale,
-    mean_square_norm,
-    residual_stream,
-    stream_gradients,
-    without_block,
-)
 from normbook.lab.training import mean_square
 
 TINY = {"dim": 8, "depth": 3, "outputs": 5, "length": 6, "features": 4}
 
 
-def xiong(**options):
+def xiong(seed=0, **options):
     """The setting of Xiong et al. 2020, section 3.3: uniform attention without an output matrix."""
-    model = Transformer(**options)
+    model = build(lambda: Transformer(**options), seed)
     with torch.no_grad():
         model.positions.zero_()
         nn.init.eye_(model.embedding.weight)
@@ -51,10 +39,6 @@ def mlp(seed=0, **options):
     return build(lambda: MLP(**sizes | options), seed)
 
 
-def data(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
 def labels(*shape):
     return torch.randint(5, shape, generator=torch.Generator().manual_seed(1))
 
@@ -63,31 +47,25 @@ def labels(*shape):
 
 
 def test_moments_of_each_layer():
-    model, x = mlp(), data(9, 6)
-    found = activation_moments(model, x)
+    model, x = mlp(), normal(9, 6)
+    start, found = x, probes.activation_moments(model, x)
     x = model.stem(x)
     for layer, block in enumerate(model.blocks):
         x = block(x)
         assert found.mean[layer].item() == pytest.approx(x.mean().item())
         assert found.std[layer].item() == pytest.approx(x.std(correction=0).item())
         assert found.mean_square[layer].item() == pytest.approx(x.square().mean().item())
-
-
-def test_moments_of_chosen_layers_in_the_order_asked_for():
-    model, x = mlp(), data(9, 6)
-    found = activation_moments(model, x, [model.head, model.stem])
-    assert found.mean.tolist() == pytest.approx(
-        [model(x).mean().item(), model.stem(x).mean().item()]
-    )
+    chosen = probes.activation_moments(model, start, [model.head, model.stem]).mean  # in this order
+    assert_close(chosen, torch.stack([model(start).mean(), model.stem(start).mean()]))
 
 
 def test_a_probe_leaves_the_model_as_it_was():
-    model, x, y = mlp(norm="batch"), data(9, 6), labels(9)
+    model, x, y = mlp(norm="batch"), normal(9, 6), labels(9)
     before = copy.deepcopy(model.state_dict())
-    activation_moments(model, x)
-    residual_stream(model, x)
-    block_gradients(model, x, y)
-    logit_scale(model, x)
+    probes.activation_moments(model, x)
+    probes.residual_stream(model, x)
+    probes.block_gradients(model, x, y)
+    probes.logit_scale(model, x)
     after = model.state_dict()
     assert all(torch.equal(after[name], value) for name, value in before.items())
     assert all(parameter.grad is None for parameter in model.parameters())
@@ -111,22 +89,22 @@ def stream_by_hand(model, x, placement):
 
 @pytest.mark.parametrize("placement", ["pre", "post"])
 def test_the_stream_at_its_three_places(placement):
-    model, x = transformer(placement=placement), data(3, 6, 4)
+    model, x = transformer(placement=placement), normal(3, 6, 4)
     sublayers, sums = stream_by_hand(model, x, placement)
-    assert torch.allclose(residual_stream(model, x), sublayers[::2], rtol=0, atol=1e-12)
-    assert torch.allclose(residual_stream(model, x, "sublayers"), sublayers, rtol=0, atol=1e-12)
-    assert torch.allclose(residual_stream(model, x, "sums"), sums, rtol=0, atol=1e-12)
+    assert_close(probes.residual_stream(model, x), sublayers[::2])
+    assert_close(probes.residual_stream(model, x, "sublayers"), sublayers)
+    assert_close(probes.residual_stream(model, x, "sums"), sums)
     assert torch.allclose(sublayers, sums) == (placement == "pre")
     assert all("add" not in vars(block.attention) for block in model.blocks)
 
 
 def test_the_stream_of_an_mlp():
-    model, x = mlp(residual=True), data(9, 6)
-    stream = residual_stream(model, x)
+    model, x = mlp(residual=True), normal(9, 6)
+    stream = probes.residual_stream(model, x)
     assert stream.shape == (5, 9, 7)
     assert torch.equal(stream[0], model.stem(x))
-    assert torch.allclose(model.head(stream[-1]), model(x), rtol=0, atol=1e-12)
-    assert torch.equal(residual_stream(model, x, "sums"), stream)
+    assert_close(model.head(stream[-1]), model(x))
+    assert torch.equal(probes.residual_stream(model, x, "sums"), stream)
 
 
 def test_a_stream_of_right_angles_and_doublings():
@@ -134,62 +112,52 @@ def test_a_stream_of_right_angles_and_doublings():
     stream = torch.tensor(
         [[[1.0, 0.0], [2.0, 0.0]], [[0.0, 1.0], [2.0, 0.0]], [[0.0, 3.0], [-2.0, 0.0]]]
     )
-    assert mean_square_norm(stream).tolist() == [2.5, 2.5, 6.5]
-    assert contribution(stream).tolist() == pytest.approx([math.sqrt(2) / 2, 2.0])
-    assert consecutive_cosine(stream).tolist() == pytest.approx([0.5, 0.0])
+    assert probes.mean_square_norm(stream).tolist() == [2.5, 2.5, 6.5]
+    assert probes.contribution(stream).tolist() == pytest.approx([math.sqrt(2) / 2, 2.0])
+    assert probes.consecutive_cosine(stream).tolist() == pytest.approx([0.5, 0.0])
 
 
 def test_xiongs_lemma_2_with_one_token():
     # one token: attention writes x W_V with ‖·‖² = d, the feed-forward network writes d/2
     dim, depth = 96, 4
     sizes = {"dim": dim, "depth": depth, "hidden": dim, "features": dim, "length": 1, "outputs": 3}
-    x = data(300, 1, dim)
+    x = normal(300, 1, dim)
     pre, post = [], []
     for seed in range(4):
-        make = lambda place: xiong(**sizes, placement=place)  # noqa: E731
-        model = build(lambda make=make: make("pre"), seed)
-        pre.append(mean_square_norm(residual_stream(model, x)) / dim)
-        model = build(lambda make=make: make("post"), seed)
-        post.append(mean_square_norm(residual_stream(model, x, "sums"))[2::2] / dim)
+        stream = probes.residual_stream(xiong(seed, **sizes, placement="pre"), x)
+        pre.append(probes.mean_square_norm(stream) / dim)
+        sums = probes.residual_stream(xiong(seed, **sizes, placement="post"), x, "sums")
+        post.append(probes.mean_square_norm(sums)[2::2] / dim)
     expected = 1 + 1.5 * torch.arange(depth + 1)
     assert torch.stack(pre).mean(0).tolist() == pytest.approx(expected.tolist(), rel=0.05)
     assert torch.stack(post).mean(0).tolist() == pytest.approx([1.5] * depth, rel=0.05)
 
 
 @pytest.mark.parametrize("index", [0, 2, -1])
-def test_a_model_without_one_block(index):
-    model, x = mlp(), data(9, 6)
-    kept = [block for block in model.blocks if block is not model.blocks[index]]
-    with without_block(model, index) as shorter:
+def test_a_model_without_one_block_gets_it_back(index):
+    model, x = mlp(), normal(9, 6)
+    blocks = list(model.blocks)
+    with probes.without_block(model, index) as shorter:
         found = shorter(x)
     expected = model.stem(x)
-    for block in kept:
-        expected = block(expected)
+    for block in blocks:
+        expected = expected if block is blocks[index] else block(expected)
     assert torch.equal(found, model.head(expected))
-    assert len(model.blocks) == 4
-    assert not any(isinstance(block, nn.Identity) for block in model.blocks)
-
-
-def test_the_block_comes_back_after_an_error():
-    model = mlp()
-    with pytest.raises(RuntimeError), without_block(model, 1):
-        model(data(9, 3))
-    assert not isinstance(model.blocks[1], nn.Identity)
-    with (
-        pytest.raises(ValueError, match="index must be one of 4 blocks, got 4"),
-        without_block(model, 4),
-    ):
-        pass
+    assert list(model.blocks) == blocks
+    with pytest.raises(RuntimeError), probes.without_block(model, index):
+        model(normal(9, 3))
+    assert list(model.blocks) == blocks
 
 
 # --- gradients ---
 
 
 def test_gradient_norms_are_those_of_backward():
-    model, x, y = transformer(pool="mean"), data(3, 6, 4), labels(3)
-    norms = gradient_norms(model, x, y)
-    blocks = block_gradients(model, x, y)
-    downs = block_gradients(model, x, y, part="feed_forward.branch.down.weight")
+    model, x, y = transformer(pool="mean"), normal(3, 6, 4), labels(3)
+    with torch.no_grad():
+        norms = probes.gradient_norms(model, x, y)
+    blocks = probes.block_gradients(model, x, y)
+    downs = probes.block_gradients(model, x, y, part="feed_forward.branch.down.weight")
     F.cross_entropy(model(x), y).backward()
     grads = {name: p.grad.norm().item() for name, p in model.named_parameters()}
     assert norms == pytest.approx(grads, abs=1e-13)
@@ -201,16 +169,16 @@ def test_gradient_norms_are_those_of_backward():
 
 
 def test_block_1_is_not_block_10():
-    model, x, y = mlp(depth=12), data(9, 6), labels(9)
-    found = block_gradients(model, x, y, part="0.weight")
-    norms = gradient_norms(model, x, y)
+    model, x, y = mlp(depth=12), normal(9, 6), labels(9)
+    found = probes.block_gradients(model, x, y, part="0.weight")
+    norms = probes.gradient_norms(model, x, y)
     expected = [norms[f"blocks.{index}.0.weight"] for index in range(12)]
     assert found.tolist() == pytest.approx(expected)
 
 
 def test_gradients_under_another_loss():
-    model, x = mlp(), data(9, 6)
-    found = block_gradients(model, x, torch.zeros(9, 5), loss=mean_square)
+    model, x = mlp(), normal(9, 6)
+    found = probes.block_gradients(model, x, torch.zeros(9, 5), loss=mean_square)
     model(x).square().mean().backward()
     expected = [
         block[0].weight.grad.square().sum() + block[0].bias.grad.square().sum()
@@ -220,8 +188,9 @@ def test_gradients_under_another_loss():
 
 
 def test_gradient_that_reaches_the_last_depth_by_hand():
-    model, x, y = mlp(), data(9, 6), labels(9)
-    found = stream_gradients(model, x, y)
+    model, x, y = mlp(), normal(9, 6), labels(9)
+    with torch.no_grad():
+        found = probes.stream_gradients(model, x, y)
     assert found.shape == (5,)
     surprise = model(x).softmax(-1) - F.one_hot(y, 5)
     expected = (surprise @ model.head.weight / 9).norm()
@@ -235,35 +204,23 @@ def test_gradient_that_reaches_the_last_depth_by_hand():
     assert found[0].item() == pytest.approx(start.grad.norm().item())
 
 
-def test_gradients_need_no_grad_mode():
-    model, x, y = mlp(), data(9, 6), labels(9)
-    with torch.no_grad():
-        assert (stream_gradients(model, x, y) > 0).all()
-        assert (block_gradients(model, x, y) > 0).all()
-
-
 # --- attention and logits ---
 
 
-def test_uniform_attention_has_the_entropy_of_its_keys():
-    make = lambda causal: xiong(  # noqa: E731
-        dim=4, depth=2, hidden=4, outputs=3, length=6, features=4, causal=causal
-    )
-    model, x = build(lambda: make(False), 0), data(3, 6, 4)
-    assert attention_entropies(model, x).flatten().tolist() == pytest.approx([math.log(6)] * 2)
-    assert attention_logit_peaks(model, x).tolist() == [[0.0], [0.0]]
-    model = build(lambda: make(True), 0)
-    seen = sum(math.log(keys) for keys in range(1, 7)) / 6
-    assert attention_entropies(model, x).flatten().tolist() == pytest.approx([seen] * 2)
-    for causal in (False, True):
-        model = build(lambda causal=causal: make(causal), 0)
-        normalized = attention_entropies(model, x, normalized=True)
-        assert normalized.flatten().tolist() == pytest.approx([1.0, 1.0])
+@pytest.mark.parametrize("causal", [False, True])
+def test_uniform_attention_has_the_entropy_of_its_keys(causal):
+    sizes = {"dim": 4, "depth": 2, "hidden": 4, "outputs": 3, "length": 6, "features": 4}
+    model, x = xiong(**sizes, causal=causal), normal(3, 6, 4)
+    seen = sum(map(math.log, range(1, 7))) / 6 if causal else math.log(6)
+    assert probes.attention_entropies(model, x).flatten().tolist() == pytest.approx([seen] * 2)
+    assert probes.attention_logit_peaks(model, x).tolist() == [[0.0], [0.0]]
+    normalized = probes.attention_entropies(model, x, normalized=True)
+    assert normalized.flatten().tolist() == pytest.approx([1.0, 1.0])
 
 
 def test_attention_of_each_head_by_hand():
-    model, x = transformer(heads=2), data(3, 6, 4)
-    entropies, peaks = attention_entropies(model, x), attention_logit_peaks(model, x)
+    model, x = transformer(heads=2), normal(3, 6, 4)
+    entropies, peaks = probes.attention_entropies(model, x), probes.attention_logit_peaks(model, x)
     assert entropies.shape == peaks.shape == (3, 2)
     block = model.blocks[0]
     entering = F.layer_norm(model.embedding(x) + model.positions, (8,))
@@ -277,37 +234,28 @@ def test_attention_of_each_head_by_hand():
         assert peaks[0, head].item() == pytest.approx(logits.abs().max().item())
 
 
-def test_attention_that_looks_at_one_key_has_no_entropy():
-    model, x = transformer(), data(3, 6, 4)
-    with torch.no_grad():
-        model.blocks[0].attention.branch.query.weight *= 1e6
-    assert attention_entropies(model, x)[0, 0] < 1e-3
-    assert attention_logit_peaks(model, x)[0, 0] > 1e4
-
-
 def test_logit_scale_is_the_spread_over_the_classes():
     model = mlp()
     with torch.no_grad():
         model.head.weight.zero_()
         model.head.bias.copy_(torch.tensor([10.0, 10.0, 10.0, 10.0, 15.0]))
-    assert logit_scale(model, data(9, 6)) == pytest.approx(2.0)
+    assert probes.logit_scale(model, normal(9, 6)) == pytest.approx(2.0)
 
 
-# --- errors ---
+# --- what is refused ---
 
-
-def test_models_that_a_probe_cannot_read_are_refused():
-    plain, x, y = nn.Linear(6, 5, dtype=torch.float64), data(9, 6), labels(9)
-    for probe in (
-        lambda: activation_moments(plain, x),
-        lambda: residual_stream(plain, x),
-        lambda: block_gradients(plain, x, y),
-        lambda: attention_entropies(plain, x),
-        lambda: residual_stream(mlp(), x, "sublayers"),
-    ):
-        with pytest.raises(ValueError, match="model must have"):
-            probe()
-    with pytest.raises(ValueError, match="at must be one of"):
-        residual_stream(mlp(), x, "branches")
-    with pytest.raises(ValueError, match="part must be in"):
-        block_gradients(mlp(), x, y, part="value")
+PLAIN, X, Y = nn.Linear(6, 5, dtype=torch.float64), normal(9, 6), labels(9)
+BAD = [
+    (lambda: probes.activation_moments(PLAIN, X), ValueError, "model must have"),
+    (lambda: probes.residual_stream(PLAIN, X), ValueError, "model must have"),
+    (lambda: probes.block_gradients(PLAIN, X, Y), ValueError, "model must have"),
+    (lambda: probes.attention_entropies(PLAIN, X), ValueError, "model must have"),
+    (lambda: probes.residual_stream(mlp(), X, "sublayers"), ValueError, "model must have"),
+    (lambda: probes.residual_stream(mlp(), X, "branches"), ValueError, "at must be one of"),
+    (lambda: probes.block_gradients(mlp(), X, Y, part="value"), ValueError, "part must be in"),
+    *[
+        (probes.without_block(mlp(), index).__enter__, ValueError, f"one of 4 blocks, got {index}")
+        for index in (4, -5)
+    ],
+]
+test_bad_models_and_places_are_refused = refused(BAD)

@@ -4,16 +4,12 @@ import copy
 
 import pytest
 import torch
+from engine_helpers import assert_close, gradients, normal
 from torch import nn
 
 import normalization as nz
 from normbook.lab import data, models, small_batches
 from normbook.lab.small_batches import DigitsCNN, GhostBatchNorm
-
-
-def normal(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
 def norms(size):
@@ -29,40 +25,26 @@ def norms(size):
 
 @pytest.mark.parametrize("size", [2, 3, 6])
 def test_ghosts_are_pytorchs_batch_norm_on_each_part(size):
-    x = normal(6, 5, 4, 3)
-    ghost, peer = norms(size)
-    start = copy.deepcopy(peer.state_dict())
-    outputs, means, variances = [], [], []
-    for part in x.split(size):
-        peer.load_state_dict(start)
-        outputs.append(peer(part))
-        means.append(peer.running_mean.clone())
-        variances.append(peer.running_var.clone())
-    torch.testing.assert_close(ghost(x), torch.cat(outputs), rtol=1e-12, atol=1e-12)
-    for moved, parts in ((ghost.running_mean, means), (ghost.running_var, variances)):
-        torch.testing.assert_close(moved, torch.stack(parts).mean(0), rtol=1e-12, atol=1e-12)
-
-
-def test_ghosts_pass_the_same_gradients_as_the_parts():
     x = normal(6, 5, 4, 3).requires_grad_()
-    ghost, peer = norms(2)
-    leaves = x, ghost.weight, ghost.bias
-    found = torch.autograd.grad(ghost(x).sin().sum(), leaves)
-    total = torch.cat([peer(part) for part in x.split(2)]).sin().sum()
-    expected = torch.autograd.grad(total, (x, peer.weight, peer.bias))
-    for mine, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(mine, other, rtol=1e-10, atol=1e-10)
+    ghost, peer = norms(size)
+    alone = [copy.deepcopy(peer) for _ in x.split(size)]
+    for own, part in zip(alone, x.split(size), strict=True):
+        own(part)
+    output, expected = ghost(x), torch.cat([peer(part) for part in x.split(size)])
+    assert_close(output, expected)
+    assert_close(ghost.running_mean, sum(own.running_mean for own in alone) / len(alone))
+    assert_close(ghost.running_var, sum(own.running_var for own in alone) / len(alone))
+    found = gradients(output, (x, ghost.weight, ghost.bias))
+    for mine, other in zip(found, gradients(expected, (x, peer.weight, peer.bias)), strict=True):
+        assert_close(mine, other, 1e-10)
 
 
-def test_in_evaluation_ghosts_use_the_running_statistics():
+def test_ghosts_use_the_running_statistics_in_evaluation_and_refuse_what_does_not_divide():
     x = normal(5, 5, 4, 3)
     ghost, peer = norms(2)
-    torch.testing.assert_close(ghost.eval()(x), peer.eval()(x), rtol=1e-12, atol=1e-12)
-
-
-def test_a_batch_that_does_not_divide_is_refused():
+    assert_close(ghost.eval()(x), peer.eval()(x))
     with pytest.raises(ValueError, match="size must divide the 5 examples, got 2"):
-        norms(2)[0](normal(5, 5, 4, 3))
+        ghost.train()(x)
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +63,7 @@ def test_one_ghost_a_batch_is_training_with_batch_norm(digits):
     halves = train(digits, lambda channels: GhostBatchNorm(channels, 4))
     images = digits.test_inputs[:5]
     for mine, other, apart in zip(ghosts, whole, halves, strict=True):
-        torch.testing.assert_close(mine.eval()(images), other.eval()(images))
+        assert_close(mine.eval()(images), other.eval()(images))
         assert not torch.allclose(apart.eval()(images), other.eval()(images))
 
 
@@ -89,7 +71,7 @@ def test_one_ghost_a_batch_is_training_with_batch_norm(digits):
 def test_members_are_what_one_seed_alone_gives(digits, norm):
     both, second = train(digits, norm), train(digits, norm, seeds=(1,))
     images = digits.test_inputs[:5]
-    torch.testing.assert_close(both[1].eval()(images), second[0].eval()(images))
+    assert_close(both[1].eval()(images), second[0].eval()(images))
     assert not torch.allclose(both[0].eval()(images), both[1].eval()(images))
 
 
@@ -123,4 +105,4 @@ def test_by_batch_statistics_is_each_batch_in_training_mode(digits):
         assert torch.equal(value, before[name])
     peer = copy.deepcopy(model).train()
     expected = torch.cat([peer(part) for part in images.split(2)])
-    torch.testing.assert_close(found, expected.detach(), rtol=1e-10, atol=1e-10)
+    assert_close(found, expected.detach(), 1e-10)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from engine_helpers import refused
 
 from normbook.lab import exponent, glue, significant
 from normbook.lab.session import begin
@@ -11,19 +12,9 @@ from normbook.lab.session import begin
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (0.5, "0.500"),
-        (1234.5, "1230"),
-        (99.96, "100"),
-        (0.99951, "1.00"),
-        (0.001, "0.00100"),
-        (0.00099, "9.90e-4"),
-        (-2.345, "-2.35"),
-        (123456, "123000"),
-        (1e6, "1.00e6"),
-        (1e-12, "1.00e-12"),
-        (0.0, "0"),
-        (-0.0, "0"),
-        (float("inf"), "inf"),
+        *[(0.5, "0.500"), (1234.5, "1230"), (99.96, "100"), (0.99951, "1.00"), (0.001, "0.00100")],
+        *[(0.00099, "9.90e-4"), (-2.345, "-2.35"), (123456, "123000"), (1e6, "1.00e6")],
+        *[(1e-12, "1.00e-12"), (0.0, "0"), (-0.0, "0"), (float("inf"), "inf")],
         (float("nan"), "nan"),
     ],
 )
@@ -31,44 +22,22 @@ def test_significant_digits(value, text):
     assert significant(value) == text
 
 
-def test_significant_refuses_no_digits():
-    with pytest.raises(ValueError, match="digits must be at least 1, got 0"):
-        significant(1.0, 0)
-
-
 def test_glue_emits_what_myst_nb_emits(monkeypatch):
     myst_nb = pytest.importorskip("myst_nb")
+    from myst_nb.core.variables import format_plain_text
+
     seen = []
     keep = lambda data, metadata, raw: seen.append((data, metadata))  # noqa: E731
     monkeypatch.setattr("normbook.lab.claims.display", keep)
     monkeypatch.setattr("myst_nb.ext.glue.ipy_display", keep)
-    glue("answer", 42.0)
-    myst_nb.glue("answer", "42.0", display=False)
+    glue("share", 0.28)
+    myst_nb.glue("share", "0.280", display=False)
     ours, theirs = seen
     assert ours[1]["scrapbook"]["name"] == theirs[1]["scrapbook"]["name"]
     assert set(ours[0]) <= set(theirs[0])
-    assert list(ours[0].values()) == ["'42.0'"]
-
-
-def test_glued_values_keep_their_last_zero(monkeypatch):
-    from myst_nb.core.variables import format_plain_text
-
-    seen = []
-    monkeypatch.setattr("normbook.lab.claims.display", lambda data, **_: seen.append(data))
-    glue("share", 0.28)
-    (text,) = seen[0].values()
-    assert format_plain_text(text, "s") == "0.280"
-
-
-@pytest.mark.parametrize(("name", "error"), [("", ValueError), (3, ValueError)])
-def test_glue_refuses_a_bad_name(name, error):
-    with pytest.raises(error, match="name must be a non-empty string"):
-        glue(name, 1.0)
-
-
-def test_glue_refuses_a_value_without_a_number():
-    with pytest.raises(TypeError, match="value must be a number or a string"):
-        glue("x", [1, 2])
+    (text,) = ours[0].values()
+    assert text == "'0.280'"
+    assert format_plain_text(text, "s") == "0.280"  # keeps its last zero
 
 
 @pytest.mark.parametrize("threads", ["0", "two", "-1"])
@@ -94,16 +63,17 @@ def test_exponent_is_numpys_least_squares():
     assert exponent(x, y).item() == pytest.approx(np.polyfit(np.log(x), np.log(y), 1)[0], abs=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("x", "y", "message"),
-    [
-        ([1.0], [1.0], r"x must be \[points\]"),
-        ([1.0, 2.0], [1.0, 2.0, 3.0], r"x must be \[points\]"),
-        ([1.0, 2.0], [1.0, 0.0], "must be positive"),
-        ([0.0, 2.0], [1.0, 1.0], "must be positive"),
-        ([1.0, 2.0], [1.0, float("nan")], "must be positive"),
-    ],
-)
-def test_exponent_refuses(x, y, message):
-    with pytest.raises(ValueError, match=message):
-        exponent(x, y)
+# --- what is refused ---
+
+BAD = [
+    (lambda: significant(1.0, 0), ValueError, "digits must be at least 1, got 0"),
+    (lambda: glue("", 1.0), ValueError, "name must be a non-empty string"),
+    (lambda: glue(3, 1.0), ValueError, "name must be a non-empty string"),
+    (lambda: glue("x", [1, 2]), TypeError, "value must be a number or a string"),
+    (lambda: exponent([1.0], [1.0]), ValueError, r"x must be \[points\]"),
+    (lambda: exponent([1.0, 2.0], [1.0, 2.0, 3.0]), ValueError, r"x must be \[points\]"),
+    (lambda: exponent([1.0, 2.0], [1.0, 0.0]), ValueError, "must be positive"),
+    (lambda: exponent([0.0, 2.0], [1.0, 1.0]), ValueError, "must be positive"),
+    (lambda: exponent([1.0, 2.0], [1.0, float("nan")]), ValueError, "must be positive"),
+]
+test_bad_values_are_refused = refused(BAD)

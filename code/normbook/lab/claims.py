@@ -120,13 +120,8 @@ def claim(
     require_values(entry, f"values for the claim {claim_id!r}", values)
     tried = try_rivals(entry, rivals or {})
     passed = holds(entry, values) and all(r["verdict"] == REFUSED for r in tried)
-    found = {
-        "id": claim_id,
-        "passed": passed,
-        "measured": measured(entry, values),
-        "expected": expectation(entry),
-        "rivals": tried,
-    }
+    words = {"measured": measured(entry, values), "expected": expectation(entry)}
+    found = {"id": claim_id, "passed": passed, **words, "rivals": tried}
     line = in_words(found)
     display({"text/plain": line, MIME: found}, raw=True)
     if not passed and os.environ.get("NORMBOOK_STRICT") == "1":
@@ -153,22 +148,30 @@ def as_list(values: float | str | Iterable) -> list:
 
 def require_values(entry: dict, name: str, values: list) -> None:
     """Raise unless there are values, all of the kind that the entry expects."""
-    kind = str if isinstance(entry.get("expected"), str) else float
     if not values:
         raise ValueError(f"{name} must not be empty")
-    wrong = [value for value in values if isinstance(value, str) != (kind is str)]
+    wrong = [value for value in values if isinstance(value, str) != is_class(entry)]
     if wrong:
-        expected = "classes, as strings" if kind is str else "numbers"
+        expected = "classes, as strings" if is_class(entry) else "numbers"
         raise TypeError(f"{name} must be {expected}, got {wrong[0]!r}")
 
 
 # --- what is expected ---
 
 
+def is_bound(entry: dict) -> bool:
+    """Say whether the entry names bounds, which no value may reach."""
+    return "below" in entry or "above" in entry
+
+
+def is_class(entry: dict) -> bool:
+    """Say whether the entry expects a class, such as "trains"."""
+    return isinstance(entry.get("expected"), str)
+
+
 def of_every_value(entry: dict) -> bool:
     """Say whether the entry is about every value (a bound, a class, `each`) and not their mean."""
-    bound = "below" in entry or "above" in entry
-    return bound or isinstance(entry.get("expected"), str) or bool(entry.get("each"))
+    return is_bound(entry) or is_class(entry) or bool(entry.get("each"))
 
 
 def holds(entry: dict, values: list) -> bool:
@@ -180,17 +183,15 @@ def holds(entry: dict, values: list) -> bool:
 
 def meets(entry: dict, value: float | str) -> bool:
     """Say whether one value is what the entry expects."""
-    if isinstance(entry.get("expected"), str):
+    if is_class(entry):
         return value == entry["expected"]
     low, high = limits(entry)
-    if "below" in entry or "above" in entry:
-        return low < value < high
-    return low <= value <= high
+    return low < value < high if is_bound(entry) else low <= value <= high
 
 
 def limits(entry: dict) -> tuple[float, float]:
     """Return the lowest and the highest value that an entry accepts."""
-    if "below" in entry or "above" in entry:
+    if is_bound(entry):
         return entry.get("above", -math.inf), entry.get("below", math.inf)
     if "between" in entry:
         return tuple(entry["between"])
@@ -215,7 +216,8 @@ def try_rivals(entry: dict, rivals: Mapping) -> list[dict]:
     for name, value in predicted.items():
         near = PASSES if meets(entry, value) else NEAR
         verdict = REFUSED if is_far(entry, value) else near
-        found.append({"name": name, "shown": as_number(value), "verdict": verdict})
+        shown = value if isinstance(value, str) else f"{value:g}"
+        found.append({"name": name, "shown": shown, "verdict": verdict})
     for name, given in rivals.items():
         values = as_list(given)
         require_values(entry, f"the rival {name!r} of the claim {entry['id']!r}", values)
@@ -232,10 +234,10 @@ def is_far(entry: dict, value: float | str) -> bool:
     The margin is as much again as the tolerance, half the width of an interval, a tenth of a bound
     or what the entry gives as its `margin`. Raises `ValueError` for a bound of 0 without one.
     """
-    if meets(entry, value) or isinstance(entry.get("expected"), str):
+    if meets(entry, value) or is_class(entry):
         return not meets(entry, value)
     low, high = limits(entry)
-    if "below" in entry or "above" in entry:
+    if is_bound(entry):
         if "margin" not in entry and 0 in (low, high):
             raise ValueError(f"the claim {entry['id']!r} has the bound 0, so it needs a margin")
         low -= entry.get("margin", abs(low) / 10)
@@ -263,11 +265,6 @@ def rival_as_shown(entry: dict, values: list) -> str:
 # --- in words ---
 
 
-def as_number(value: float | str) -> str:
-    """Return a number of the ledger as it was written there, or a class."""
-    return value if isinstance(value, str) else f"{value:g}"
-
-
 def classes(values: list[str]) -> str:
     """Return how often each class came: "2 × at chance, 3 × trains", or the one there is."""
     if len(values) == 1:
@@ -281,7 +278,7 @@ def measured(entry: dict, values: list) -> str:
     A bound says only that it holds: what lies under 1e-12 is rounding, and differs by machine.
     """
     count = f"{len(values)} {entry.get('over', 'seeds')}" if len(values) > 1 else ""
-    if "below" in entry or "above" in entry:
+    if is_bound(entry):
         word = "all" if holds(entry, values) else "not all"
         return f"{word} {count} {bounds(entry)}" if count else f"{word} {bounds(entry)}"
     if isinstance(values[0], str):
@@ -300,11 +297,11 @@ def bounds(entry: dict) -> str:
 def expectation(entry: dict) -> str:
     """Return what the ledger expects, in words; the ledger page prints the same."""
     each = " each" if entry.get("each") else ""
-    if "below" in entry or "above" in entry:
+    if is_bound(entry):
         return f"expected {bounds(entry)}"
     if "between" in entry:
         return f"expected{each} {entry['between'][0]:g} to {entry['between'][1]:g}"
-    if isinstance(entry.get("expected"), str):
+    if is_class(entry):
         return f"expected {entry['expected']}"
     limits(entry)
     return f"expected{each} {entry['expected']:g} ± {entry['tolerance']:g}"

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import torch
 
-from normbook.lab.session import pick_device
+from normbook.engine.checks import require_number, require_size
+from normbook.lab.session import draw, pick_device
 
 DIGITS_TEST = 360  # of 1797: one in five
 
@@ -39,13 +40,9 @@ def digits_images() -> Split:
     targets = torch.tensor(labels, dtype=torch.int64)[order]
     train = images[:-DIGITS_TEST]
     images = (images - train.mean()) / train.std(correction=0)
-    device = pick_device()
-    return Split(
-        images[:-DIGITS_TEST].to(device),
-        targets[:-DIGITS_TEST].to(device),
-        images[-DIGITS_TEST:].to(device),
-        targets[-DIGITS_TEST:].to(device),
-    )
+    parts = [part[:-DIGITS_TEST] for part in (images, targets)]
+    parts += [part[-DIGITS_TEST:] for part in (images, targets)]
+    return Split(*(part.to(pick_device()) for part in parts))
 
 
 def digits_tokens() -> Split:
@@ -87,8 +84,7 @@ class MarkovText:
         In nats. Position t of a sequence sees t + 1 symbols, so the first order − 1 positions
         cannot reach the entropy rate.
         """
-        if length < 1:
-            raise ValueError(f"length must be at least 1, got {length}")
+        require_size("length", length)
         seen = torch.arange(1, length + 1).clamp(max=self.order)
         return float(self.entropies[seen].mean())
 
@@ -97,11 +93,8 @@ class MarkovText:
 
         A language model takes `tokens[:, :-1]` as inputs and `tokens[:, 1:]` as targets.
         """
-        if count < 1 or length < self.order:
-            raise ValueError(
-                f"count must be at least 1 and length at least order = {self.order}, "
-                f"got {count} and {length}"
-            )
+        require_size("count", count)
+        require_size("length", length, low=self.order)
         generator = torch.Generator().manual_seed(seed)
         draws = torch.rand(count, length + 1, generator=generator, dtype=torch.float64)
         state = _draw(self.stationary.expand(count, -1), draws[:, length])
@@ -121,10 +114,8 @@ class MarkovText:
         Only symbols with a full context count; the mean tends to `entropy_rate`.
         """
         if tokens.ndim != 2 or tokens.shape[1] <= self.order:
-            raise ValueError(
-                f"tokens must be [count, length] with length > order = {self.order}, "
-                f"got shape {tuple(tokens.shape)}"
-            )
+            expected = f"[count, length] with length > order = {self.order}"
+            raise ValueError(f"tokens must be {expected}, got shape {tuple(tokens.shape)}")
         windows = tokens.cpu().unfold(1, self.order + 1, 1)
         digits = self.vocabulary ** torch.arange(self.order - 1, -1, -1)
         state = (windows[..., :-1] * digits).sum(-1)
@@ -139,26 +130,19 @@ def markov_text(
     Each row of the transition matrix is softmax(sharpness · z) with z standard normal: sharpness 0
     is uniform noise (entropy ln V), and the entropy falls as it grows.
     """
-    if vocabulary < 2 or order < 1:
-        raise ValueError(
-            f"vocabulary must be at least 2 and order at least 1, got {vocabulary} and {order}"
-        )
+    require_size("vocabulary", vocabulary, low=2)
+    require_size("order", order)
+    require_number("sharpness", sharpness, low=0)
     if vocabulary**order > 4096:
-        raise ValueError(
-            f"vocabulary ** order must be at most 4096 states, got {vocabulary}**{order}"
-        )
-    if not 0 <= sharpness < math.inf:
-        raise ValueError(f"sharpness must be a finite number >= 0, got {sharpness}")
-    generator = torch.Generator().manual_seed(seed)
-    logits = torch.randn(vocabulary**order, vocabulary, generator=generator, dtype=torch.float64)
+        raise ValueError(f"there must be at most 4096 states, got {vocabulary}**{order}")
+    logits = draw(seed, vocabulary**order, vocabulary)
     return markov_chain((sharpness * logits).softmax(-1))
 
 
 def markov_chain(transition: torch.Tensor) -> MarkovText:
     """Make Markov text from a transition matrix [V**k, V], whose rows sum to 1.
 
-    Raises:
-        ValueError: the rows are not distributions, or their number is no power k >= 1 of V.
+    Raises: ValueError where rows are no distributions, or their number is no power k >= 1 of V.
     """
     if transition.ndim != 2:
         raise ValueError(f"transition must be [V**k, V], got shape {tuple(transition.shape)}")
@@ -199,8 +183,7 @@ def _entropies(transition: torch.Tensor, stationary: torch.Tensor) -> torch.Tens
     while block.numel() > 1:
         blocks.append(torch.special.entr(block).sum())
         block = block.reshape(vocabulary, -1).sum(0)  # forget the earliest symbol
-    blocks = torch.stack([*blocks, torch.zeros_like(blocks[0])]).flip(0)
-    return blocks.diff()
+    return torch.stack([*blocks, torch.zeros_like(blocks[0])]).flip(0).diff()
 
 
 def _draw(distribution: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:

@@ -43,19 +43,13 @@ def draw_cube(axis: Axes, title: str, averaged: set[str], colour: str, groups: i
         raise ValueError(f"groups must divide the {SIZES['C']} channels, got {groups}")
     together = shared_cells(averaged, groups)
     faces = visible_faces()
-    parts = (
-        ("apart", PAPER, [face for cell, face in faces if cell not in together]),
-        ("averaged together", colour, [face for cell, face in faces if cell in together]),
-    )
-    for label, fill, polygons in parts:
-        axis.add_collection(
-            PolyCollection(polygons, facecolor=fill, edgecolor=EDGE, linewidth=0.9, label=label)
-        )
+    for filled, fill, label in ((False, PAPER, "apart"), (True, colour, "averaged together")):
+        polygons = [face for cell, face in faces if (cell in together) == filled]
+        look = {"facecolor": fill, "edgecolor": EDGE, "linewidth": 0.9, "label": label}
+        axis.add_collection(PolyCollection(polygons, **look))
     name_edges(axis, averaged)
-    axis.set_title(title)
-    axis.set_xlim(-1.2, SIZES["C"] + SIZES["N"] * DEPTH[0] + 0.9)
-    axis.set_ylim(-1.1, SIZES["L"] + SIZES["N"] * DEPTH[1] + 0.3)
-    axis.set_aspect("equal")
+    right, top = project(SIZES["N"], SIZES["C"], SIZES["L"])
+    axis.set(title=title, xlim=(-1.2, right + 0.9), ylim=(-1.1, top + 0.3), aspect="equal")
     axis.axis("off")
 
 
@@ -74,15 +68,13 @@ def visible_faces() -> list[tuple[Cell, Face]]:
     cells = itertools.product(range(examples), range(channels), range(positions))
     faces = []
     for n, c, l in cells:  # noqa: E741
-        if n == 0:
-            corners = [(n, c, l), (n, c + 1, l), (n, c + 1, l + 1), (n, c, l + 1)]
-            faces.append(((n, c, l), [project(*corner) for corner in corners]))
-        if l == positions - 1:
-            corners = [(n, c, l + 1), (n, c + 1, l + 1), (n + 1, c + 1, l + 1), (n + 1, c, l + 1)]
-            faces.append(((n, c, l), [project(*corner) for corner in corners]))
-        if c == channels - 1:
-            corners = [(n, c + 1, l), (n + 1, c + 1, l), (n + 1, c + 1, l + 1), (n, c + 1, l + 1)]
-            faces.append(((n, c, l), [project(*corner) for corner in corners]))
+        front = [(n, c, l), (n, c + 1, l), (n, c + 1, l + 1), (n, c, l + 1)]
+        top = [(n, c, l + 1), (n, c + 1, l + 1), (n + 1, c + 1, l + 1), (n + 1, c, l + 1)]
+        right = [(n, c + 1, l), (n + 1, c + 1, l), (n + 1, c + 1, l + 1), (n, c + 1, l + 1)]
+        sides = (n == 0, front), (l == positions - 1, top), (c == channels - 1, right)
+        for is_seen, corners in sides:
+            if is_seen:
+                faces.append(((n, c, l), [project(*corner) for corner in corners]))
     return faces
 
 
@@ -130,10 +122,8 @@ def draw_wiring(axis: Axes, title: str, branch: list[str], stream: list[str], co
         box(axis, join + 1.5 + STEP * index, 0, name, colour)
     axis.text(-0.15, 0, "$x_l$", ha="right", va="center", fontsize=14)
     axis.text(end + 0.15, 0, "$x_{l+1}$", ha="left", va="center", fontsize=14)
-    axis.set_title(title)
-    axis.set_xlim(-0.9, max(7.4, end + 0.9))
-    axis.set_ylim(-0.7, HEIGHT + 0.7)
-    axis.set_aspect("equal")
+    limits = {"xlim": (-0.9, max(7.4, end + 0.9)), "ylim": (-0.7, HEIGHT + 0.7)}
+    axis.set(title=title, aspect="equal", **limits)
     axis.axis("off")
 
 
@@ -145,29 +135,16 @@ def line(axis: Axes, points: list[tuple[float, float]]) -> None:
 def wire(axis: Axes, points: list[tuple[float, float]]) -> None:
     """Draw straight pieces through `points`, with an arrow head at the end."""
     line(axis, points)
-    axis.annotate(
-        "",
-        points[-1],
-        points[-2],
-        arrowprops={"arrowstyle": "-|>", "color": INK, "shrinkA": 0, "shrinkB": 0},
-    )
+    arrow = {"arrowstyle": "-|>", "color": INK, "shrinkA": 0, "shrinkB": 0}
+    axis.annotate("", points[-1], points[-2], arrowprops=arrow)
 
 
 def box(axis: Axes, x: float, y: float, name: str, colour: str) -> None:
     """Draw a named box centred at (x, y)."""
-    is_norm = name == "norm"
-    shape = FancyBboxPatch(
-        (x - 0.78, y - 0.36),
-        1.56,
-        0.72,
-        boxstyle="round,pad=0,rounding_size=0.12",
-        facecolor=colour if is_norm else "white",
-        edgecolor=INK,
-        linewidth=1.6,
-        zorder=3,
-    )
-    axis.add_patch(shape)
-    ink = "white" if is_norm else COLOURS["black"]
+    fill, ink = (colour, "white") if name == "norm" else ("white", COLOURS["black"])
+    corner, form = (x - 0.78, y - 0.36), "round,pad=0,rounding_size=0.12"
+    look = {"facecolor": fill, "edgecolor": INK, "linewidth": 1.6, "zorder": 3}
+    axis.add_patch(FancyBboxPatch(corner, 1.56, 0.72, boxstyle=form, **look))
     axis.text(x, y - 0.02, name, color=ink, ha="center", va="center", zorder=4)
 
 

@@ -4,6 +4,7 @@ Every operator that PyTorch runs passes through its dispatcher. `record` stands 
 them down, so that counts do not depend on a clock, a load or a machine.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -12,13 +13,12 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from normbook.engine.checks import require_callable
+
 # Fused operators that take statistics inside: their outputs do not show it.
 FUSED_NORMS = (
-    "native_layer_norm",
-    "native_group_norm",
-    "native_batch_norm",
-    "_native_batch_norm_legit",
-    "_fused_rms_norm",
+    *("native_layer_norm", "native_group_norm", "native_batch_norm"),
+    *("_native_batch_norm_legit", "_fused_rms_norm"),
 )
 ALLOCATIONS = ("empty", "empty_like", "empty_strided", "new_empty")  # move nothing
 
@@ -60,8 +60,7 @@ def record(function: Callable[[], Any]) -> list[Operator]:
 
     Raises: TypeError if the function is not callable.
     """
-    if not callable(function):
-        raise TypeError(f"function must be callable, got {type(function).__name__}")
+    require_callable("function", function)
     recorder = _Recorder()
     with recorder:
         function()
@@ -87,8 +86,7 @@ class _Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         """Run one operator and note it, unless it only makes views."""
-        kwargs = kwargs or {}
-        result = function(*args, **kwargs)
+        result = function(*args, **(kwargs or {}))
         inputs, outputs = _tensors((args, kwargs)), _tensors(result)
         name = function.overloadpacket.__name__
         if outputs and name not in ALLOCATIONS and not _only_views(function, outputs, inputs):
@@ -126,12 +124,9 @@ def _tensors(values: Any) -> list[Tensor]:
 def _elements(tensor: Tensor) -> int:
     """Count the elements in memory: an axis of stride 0 repeats one."""
     sizes = zip(tensor.shape, tensor.stride(), strict=True)
-    count = 1
-    for size, stride in sizes:
-        count *= size if stride or size == 0 else 1
-    return count
+    return math.prod(size for size, stride in sizes if stride or size == 0)
 
 
 def _bytes(tensor: Tensor) -> int:
-    """Count the bytes of those elements."""
+    """Count the bytes of a tensor's elements in memory."""
     return _elements(tensor) * tensor.element_size()

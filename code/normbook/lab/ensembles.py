@@ -132,14 +132,13 @@ class Ensemble:
     ) -> Histories:
         """Train all members, as `train` explains; the models themselves change by `unstack`."""
         require_size("steps", steps)
-        if len(inputs) != len(targets) or not len(inputs):
-            got = f"{len(inputs)} and {len(targets)}"
-            raise ValueError(f"inputs and targets must be as many, got {got}")
+        if (count := len(inputs)) != len(targets) or not count:
+            raise ValueError(f"inputs and targets must be as many, got {count} and {len(targets)}")
         if groups is None:
             groups = self.plain_groups(learning_rate, warmup)
         descent, rows = self.optimizer(optimizer, groups)
         own = not isinstance(seed, int) and batch_size is not None
-        batches = self.batches(len(inputs), batch_size, steps, seed).to(inputs.device)
+        batches = self.batches(count, batch_size, steps, seed).to(inputs.device)
 
         def losses_at(step: int) -> Tensor:
             if watch is not None:
@@ -149,15 +148,12 @@ class Ensemble:
 
         return descend(descent, losses_at, steps=steps, rows=rows, bound=bound)
 
-    def optimizer(
-        self, name: str, groups: Sequence[Groups]
-    ) -> tuple[Optimizer, list[list[Tensor]]]:
+    def optimizer(self, name: str, groups: Sequence[Groups]) -> tuple[Optimizer, list[list]]:
         """Return an optimizer of all members, and the tensors that it moves, by member."""
         require_choice("optimizer", name, OPTIMIZERS)
         if len(groups) != len(self.models):
-            raise ValueError(
-                f"groups must be one list a model, got {len(groups)} for {len(self.models)}"
-            )
+            got = f"{len(groups)} for {len(self.models)}"
+            raise ValueError(f"groups must be one list a model, got {got}")
         chosen = [self.rows_of(member, own) for member, own in enumerate(groups)]
         rows = [[row for group in own for row in group["params"]] for own in chosen]
         return OPTIMIZERS[name](join_alike(chosen), lr=1.0, fused=True), rows
@@ -183,18 +179,14 @@ class Ensemble:
 
     def plain_groups(self, rates: Any, warmups: Any) -> list[Groups]:
         """Return a group of all its parameters for each member."""
-        members = len(self.models)
-        rates, warmups = (
-            one_each("learning_rate", rates, members),
-            one_each("warmup", warmups, members),
-        )
-        for rate, warmup in zip(rates, warmups, strict=True):
+        rates = one_each("learning_rate", rates, len(self.models))
+        warmups = one_each("warmup", warmups, len(self.models))
+        groups = []
+        for model, rate, warmup in zip(self.models, rates, warmups, strict=True):
             require_positive("learning_rate", rate)
             require_size("warmup", warmup, low=0)
-        return [
-            plain_group(model, rate, warmup)
-            for model, rate, warmup in zip(self.models, rates, warmups, strict=True)
-        ]
+            groups.append(plain_group(model, rate, warmup))
+        return groups
 
     def batches(self, examples: int, batch_size: int | None, steps: int, seed: Any) -> Tensor:
         """Choose the examples of each step: [steps, B], or [steps, members, B] with a seed each."""
@@ -251,9 +243,8 @@ def states_of(models: Sequence[nn.Module]) -> list[dict[str, Tensor]]:
         model.train()
         # the printed form tells placements and activations apart, which have no weights
         if shapes[index] != shapes[0] or str(model) != str(models[0]):
-            raise ValueError(
-                f"models must have one architecture, models[{index}] differs from models[0]"
-            )
+            differs = f"models[{index}] differs from models[0]"
+            raise ValueError(f"models must have one architecture, {differs}")
     return states
 
 

@@ -40,39 +40,17 @@ COLOURS = {
     "grey": "#777777",
 }
 # The same method has the same colour in the whole book. What is no method is drawn in a colour.
-METHODS = {
-    "naive": "grey",
-    "norm": "orange",
-    "residual": "sky",
-    "both": "green",
-    "pre": "blue",
-    "post": "red",
-    "none": "grey",
-    "deepnorm": "pink",
-    "sandwich": "green",
-    "output": "orange",
-    "unscaled": "sky",
-    "scaled": "green",
-    "layerscale": "orange",
-    "rezero": "red",
-    "skipinit": "red",
-    "fixup": "green",
-    "dyt": "red",
-    "derf": "orange",
-    "batch": "pink",
-    "layer": "blue",
-    "rms": "green",
-    "group": "orange",
-    "xavier": "sky",
-    "kaiming": "red",
-    "sp": "orange",
-    "mup": "green",
-    "ntk": "pink",
-    "stem": "sky",
-    "hidden": "blue",
-    "logits": "red",
-    "theory": "black",
+METHODS_BY_COLOUR = {
+    "black": ["theory"],
+    "orange": ["norm", "output", "layerscale", "derf", "group", "sp"],
+    "sky": ["residual", "unscaled", "xavier", "stem"],
+    "green": ["both", "sandwich", "scaled", "fixup", "rms", "mup"],
+    "blue": ["pre", "layer", "hidden"],
+    "red": ["post", "rezero", "skipinit", "dyt", "kaiming", "logits"],
+    "pink": ["deepnorm", "batch", "ntk"],
+    "grey": ["naive", "none"],
 }
+METHODS = {name: shade for shade, names in METHODS_BY_COLOUR.items() for name in names}
 
 STYLE = {
     "figure.figsize": (WIDTH, 4.2),
@@ -214,8 +192,7 @@ def show(figure: Figure) -> None:
     The same figure gives the same bytes on the same machine. The figure is closed afterwards. The
     tests compare the digest alone, and draw no picture (`NORMBOOK_PICTURES=none`).
     """
-    if not isinstance(figure, Figure):
-        raise TypeError(f"figure must be a matplotlib Figure, got {type(figure).__name__}")
+    check_figure("figure", figure)
     picture = {"image/png": png(figure)} if are_wanted() else {}
     text = digest(figure)
     plt.close(figure)
@@ -245,33 +222,27 @@ def frames(draw: Callable[..., Figure], values: Sequence, name: str, chosen: obj
         raise ValueError(f"chosen must be one of {labels}, got {chosen!r}")
     first = len(labels) // 2 if chosen is None else list(values).index(chosen)
     drawn = [draw(value) for value in values]
-    check_frames(drawn)
-    text = "\n".join(
-        f"{name} = {label}\n{digest(figure)}" for label, figure in zip(labels, drawn, strict=True)
-    )
+    for figure in drawn:
+        check_figure("draw's result", figure)
+    sizes = sorted({"{:g} × {:g}".format(*figure.get_size_inches()) for figure in drawn})
+    if len(sizes) > 1:
+        raise ValueError(f"draw must give figures of one size, got {', '.join(sizes)} inches")
+    pairs = list(zip(labels, drawn, strict=True))
+    text = "\n".join(f"{name} = {label}\n{digest(figure)}" for label, figure in pairs)
     data, metadata = {"text/plain": text}, {}
     if are_wanted():
-        pictures = [png(figure) for figure in drawn]
-        data = {"image/png": pictures[first], **data}
-        found = [
-            {"label": label, "words": in_words(figure), "png": picture}
-            for label, figure, picture in zip(labels, drawn, pictures, strict=True)
-        ]
-        del found[first]["png"]  # it is the output's own
+        found = [{"label": label, "words": in_words(f), "png": png(f)} for label, f in pairs]
+        data = {"image/png": found[first].pop("png"), **data}  # it is the output's own
         metadata = {FRAMES: {"name": name, "first": first, "frames": found}}
     for figure in drawn:
         plt.close(figure)
     display(data, metadata=metadata, raw=True)
 
 
-def check_frames(drawn: list[Figure]) -> None:
-    """Raise where frames are not figures of one size."""
-    for figure in drawn:
-        if not isinstance(figure, Figure):
-            raise TypeError(f"draw must give a matplotlib Figure, got {type(figure).__name__}")
-    sizes = sorted({"{:g} × {:g}".format(*figure.get_size_inches()) for figure in drawn})
-    if len(sizes) > 1:
-        raise ValueError(f"draw must give figures of one size, got {', '.join(sizes)} inches")
+def check_figure(name: str, value: object) -> None:
+    """Raise unless `value` is a figure."""
+    if not isinstance(value, Figure):
+        raise TypeError(f"{name} must be a matplotlib Figure, got {type(value).__name__}")
 
 
 def in_words(figure: Figure) -> str:

@@ -18,6 +18,8 @@ import torch
 from matplotlib.axes import Axes
 from torch import Tensor, nn
 
+from normbook.lab import session
+
 Norm = Callable[[Tensor], Tensor]
 
 SHAPE = 6, 5, 8  # examples, tokens, features
@@ -94,8 +96,7 @@ def to_weight(change: Callable[[Tensor], Tensor]) -> Callable[[Norm, int], float
     """
 
     def probe(norm: Norm, seed: int) -> float:
-        x, generator = draw(seed), torch.Generator().manual_seed(seed + 1)
-        weight = torch.randn(SHAPE[2], SHAPE[2], generator=generator, dtype=torch.float64)
+        x, weight = draw(seed), session.draw(seed + 1, SHAPE[2], SHAPE[2])
         return moved(fresh(norm)(x @ weight.T), fresh(norm)(x @ change(weight).T))
 
     return probe

@@ -268,9 +268,8 @@ class Transformer(nn.Module):
         """Compute the logits of every position, or of the sequence."""
         x = self.embedding(input)
         if x.shape[-2] > len(self.positions):
-            raise ValueError(
-                f"input must have at most {len(self.positions)} positions, got {x.shape[-2]}"
-            )
+            most = len(self.positions)
+            raise ValueError(f"input must have at most {most} positions, got {x.shape[-2]}")
         x = x + self.positions[: x.shape[-2]]
         for block in self.blocks:
             x = block(x)
@@ -281,10 +280,8 @@ class Transformer(nn.Module):
 def _embedding(vocabulary: int | None, features: int | None, dim: int) -> nn.Module:
     """Make a table for symbols, or a linear layer for real-valued tokens."""
     if (vocabulary is None) == (features is None):
-        raise ValueError(
-            "exactly one of vocabulary and features must be given, "
-            f"got vocabulary={vocabulary}, features={features}"
-        )
+        got = f"vocabulary={vocabulary}, features={features}"
+        raise ValueError(f"exactly one of vocabulary and features must be given, got {got}")
     if vocabulary is not None:
         require_size("vocabulary", vocabulary)
         return nn.Embedding(vocabulary, dim)
@@ -303,7 +300,6 @@ def _norm_choice(
     if final_norm is None:
         final_norm = norm is not None and placement != "post"
     if norm is None and (final_norm or placement != "none"):
-        raise ValueError(
-            f"norm must be given with placement={placement!r} and final_norm={final_norm}, got None"
-        )
+        options = f"placement={placement!r} and final_norm={final_norm}"
+        raise ValueError(f"norm must be given with {options}, got None")
     return norm, final_norm

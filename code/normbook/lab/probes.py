@@ -5,17 +5,16 @@ statistics and mode. Results are CPU tensors. Models keep their layers in `block
 `lab.models` do.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 import normalization as nz
+from normbook.engine.checks import require_choice
 from normbook.lab.training import Loss, cross_entropy
-
-STREAM_PLACES = ("blocks", "sublayers", "sums")
 
 
 class Moments(NamedTuple):
@@ -88,8 +87,7 @@ def without_block(model: nn.Module, index: int) -> Iterator[nn.Module]:
     blocks = model.blocks
     if not -len(blocks) <= index < len(blocks):
         raise ValueError(f"index must be one of {len(blocks)} blocks, got {index}")
-    block = blocks[index]
-    blocks[index] = nn.Identity()
+    block, blocks[index] = blocks[index], nn.Identity()
     try:
         yield model
     finally:
@@ -166,11 +164,8 @@ def attention_entropies(model: nn.Module, inputs: Tensor, normalized: bool = Fal
 
 def attention_logit_peaks(model: nn.Module, inputs: Tensor) -> Tensor:
     """Find the largest magnitude among the attention logits: [attentions, heads]."""
-    peaks = [
-        logits.abs().nan_to_num(posinf=0.0).amax((0, -2, -1))
-        for logits in _attention_logits(model, inputs)
-    ]
-    return torch.stack(peaks).cpu()
+    found = (logits.abs().nan_to_num(posinf=0.0) for logits in _attention_logits(model, inputs))
+    return torch.stack([magnitudes.amax((0, -2, -1)) for magnitudes in found]).cpu()
 
 
 def logit_scale(model: nn.Module, inputs: Tensor) -> float:
@@ -206,38 +201,28 @@ def _untouched(model: nn.Module) -> Iterator[None]:
 def recorded(layers: list[nn.Module]) -> Iterator[dict[nn.Module, Tensor]]:
     """Collect the output of each layer during the forward passes inside the `with`."""
     outputs = {}
-    hooks = [
-        layer.register_forward_hook(lambda layer, _, output: outputs.update({layer: output}))
-        for layer in layers
-    ]
-    try:
+    with ExitStack() as hooks:
+        for layer in layers:
+            keep = lambda layer, _, output: outputs.update({layer: output})  # noqa: E731
+            hooks.enter_context(layer.register_forward_hook(keep))
         yield outputs
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 @contextmanager
 def recorded_inputs(layers: list[nn.Module]) -> Iterator[dict[nn.Module, Tensor]]:
     """Collect what each layer reads during the forward passes inside the `with`, in their order."""
     inputs = {}
-    hooks = [
-        layer.register_forward_pre_hook(lambda layer, args: inputs.update({layer: args[0]}))
-        for layer in layers
-    ]
-    try:
+    with ExitStack() as hooks:
+        for layer in layers:
+            keep = lambda layer, args: inputs.update({layer: args[0]})  # noqa: E731
+            hooks.enter_context(layer.register_forward_pre_hook(keep))
         yield inputs
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def _stream(model: nn.Module, inputs: Tensor, at: str) -> tuple[Tensor, list[Tensor]]:
     """Return the model's output, and its stream at the places `at`, the embedding first."""
-    if at not in STREAM_PLACES:
-        raise ValueError(f"at must be one of {', '.join(map(repr, STREAM_PLACES))}, got {at!r}")
-    blocks = _blocks(model)
-    layers = blocks
+    require_choice("at", at, ("blocks", "sublayers", "sums"))
+    layers = blocks = _blocks(model)
     if at != "blocks":
         layers = [m for block in blocks for m in block.modules() if isinstance(m, nz.Residual)]
         if not layers:
@@ -245,11 +230,8 @@ def _stream(model: nn.Module, inputs: Tensor, at: str) -> tuple[Tensor, list[Ten
     start = []
     hook = blocks[0].register_forward_pre_hook(lambda _, args: start.append(args[0]))
     record = _recorded_sums if at == "sums" else recorded
-    try:
-        with record(layers) as outputs:
-            result = model(inputs)
-    finally:
-        hook.remove()
+    with hook, record(layers) as outputs:
+        result = model(inputs)
     return result, [start[0], *(outputs[layer] for layer in layers)]
 
 
@@ -257,16 +239,13 @@ def _stream(model: nn.Module, inputs: Tensor, at: str) -> tuple[Tensor, list[Ten
 def _recorded_sums(layers: list[nz.Residual]) -> Iterator[dict[nn.Module, Tensor]]:
     """Collect what each `Residual.add` returns: the stream before any norm that follows."""
     sums = {}
+    for layer in layers:
 
-    def recording(layer: nz.Residual) -> Callable[[Tensor, Tensor], Tensor]:
-        def add(skip: Tensor, write: Tensor) -> Tensor:
+        def add(skip: Tensor, write: Tensor, layer: nz.Residual = layer) -> Tensor:
             sums[layer] = type(layer).add(layer, skip, write)
             return sums[layer]
 
-        return add
-
-    for layer in layers:
-        layer.add = recording(layer)  # hides the class's method until it is deleted again
+        layer.add = add  # hides the class's method until it is deleted again
     try:
         yield sums
     finally:

@@ -86,28 +86,14 @@ class DigitsCNN(nn.Module):
         return self.head(self.features(input).mean((2, 3)))
 
 
-def train_at(
-    digits: Split,
-    norm: Norm,
-    *,
-    batch_size: int,
-    steps: int,
-    learning_rate: float,
-    seeds: Sequence[int],
-    optimizer: str = "sgd",
-) -> list[nn.Module]:
-    """Train a `DigitsCNN` for each seed, all at once; a seed draws the weights and the batches."""
+def train_at(digits: Split, norm: Norm, *, seeds: Sequence[int], **options) -> list[nn.Module]:
+    """Train a `DigitsCNN` for each seed, all at once; a seed draws the weights and the batches.
+
+    `options` are those of `ensembles.train`; the optimizer is SGD unless they name another.
+    """
     members = [models.build(lambda: DigitsCNN(norm), seed) for seed in seeds]
-    ensembles.train(
-        members,
-        digits.train_inputs,
-        digits.train_targets,
-        steps=steps,
-        learning_rate=learning_rate,
-        optimizer=optimizer,
-        batch_size=batch_size,
-        seed=list(seeds),
-    )
+    data, options = (digits.train_inputs, digits.train_targets), {"optimizer": "sgd", **options}
+    ensembles.train(members, *data, seed=list(seeds), **options)
     return members
 
 

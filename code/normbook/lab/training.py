@@ -46,10 +46,8 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 def mean_square(outputs: Tensor, targets: Tensor) -> Tensor:
     """Average (outputs − targets)² over all elements of two tensors of one shape."""
     if outputs.shape != targets.shape:
-        raise ValueError(
-            f"targets must have the outputs' shape {tuple(outputs.shape)}, "
-            f"got {tuple(targets.shape)}"
-        )
+        shapes = f"{tuple(outputs.shape)}, got {tuple(targets.shape)}"
+        raise ValueError(f"targets must have the outputs' shape {shapes}")
     return (outputs - targets).square().mean()
 
 
@@ -94,8 +92,7 @@ def descend(
 
 def diverged_at(losses: Tensor, bound: float) -> int | None:
     """Find the first step whose loss is above the bound or not finite."""
-    beyond = (~(losses <= bound)).nonzero()
-    return int(beyond[0]) if len(beyond) else None
+    return next((step for step, loss in enumerate(losses.tolist()) if not loss <= bound), None)
 
 
 def batch_indices(examples: int, batch_size: int | None, steps: int, seed: int) -> Tensor:
@@ -169,10 +166,8 @@ def classify(
     if losses.ndim != 1 or not len(losses):
         raise ValueError(f"losses must be [steps] or [runs, steps], got {tuple(losses.shape)}")
     if not 0 < trains <= diverges or not chance > 0:
-        raise ValueError(
-            "chance, trains and diverges must be positive and trains <= diverges, "
-            f"got {chance}, {trains}, {diverges}"
-        )
+        expected = "chance, trains and diverges must be positive and trains <= diverges"
+        raise ValueError(f"{expected}, got {chance}, {trains}, {diverges}")
     final = losses[-max(1, len(losses) // 10) :].mean().item()
     if not final <= diverges * chance:
         return "diverged"
