@@ -13,7 +13,7 @@ from normbook.lab import figures, invariances
 from normbook.lab.invariances import (
     SHAPE,
     ChannelsLast,
-    draw,
+    draw_sequences,
     draw_table,
     measure,
     verdicts,
@@ -75,27 +75,27 @@ def test_batch_norm_differs_by_mode_and_is_left_as_it_was():
     assert layer.training
     for name, value in layer.state_dict().items():
         assert torch.equal(value, before[name])
-    layer(draw(99))
+    layer(draw_sequences(99))
     assert blind_to(layer.eval()) == ALONE
 
 
 def test_channels_last_is_the_layer_on_swapped_axes():
-    expected = nn.functional.batch_norm(draw(0).mT, None, None, training=True).mT
-    assert_close(ChannelsLast(nn.BatchNorm1d(8).double())(draw(0)), expected)
+    expected = nn.functional.batch_norm(draw_sequences(0).mT, None, None, training=True).mT
+    assert_close(ChannelsLast(nn.BatchNorm1d(8).double())(draw_sequences(0)), expected)
 
 
 def test_draws_differ_by_example_token_and_feature():
-    x = draw(0)
+    x = draw_sequences(0)
     assert x.shape == SHAPE
-    assert torch.equal(x, draw(0))
-    assert not torch.equal(x, draw(1))
+    assert torch.equal(x, draw_sequences(0))
+    assert not torch.equal(x, draw_sequences(1))
     for axes in ((1, 2), (0, 2), (0, 1)):
         assert x.mean(axes).std() > 1
         assert x.std(axes).log().std() > 0.2
 
 
 def test_a_change_is_of_one_token_or_of_one_feature():
-    x = draw(0)
+    x = draw_sequences(0)
     for change, index in ((invariances.added, (0, 0)), (invariances.scaled, (..., 0))):
         moved = (change(x, *index) != x).nonzero()
         touched = torch.zeros_like(x, dtype=torch.bool)

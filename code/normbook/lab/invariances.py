@@ -44,7 +44,7 @@ class ChannelsLast(nn.Module):
 # --- the probes: norm, seed -> how far the output moves ---
 
 
-def draw(seed: int) -> Tensor:
+def draw_sequences(seed: int) -> Tensor:
     """Draw sequences [n, T, d] whose examples, tokens and features differ in mean and scale."""
     generator = torch.Generator().manual_seed(seed)
     examples, tokens, features = SHAPE
@@ -83,7 +83,7 @@ def to_input(change: Callable[[Tensor], Tensor]) -> Callable[[Norm, int], float]
     """Make the probe that changes the input [n, T, d]."""
 
     def probe(norm: Norm, seed: int) -> float:
-        x = draw(seed)
+        x = draw_sequences(seed)
         return moved(fresh(norm)(x), fresh(norm)(change(x)))
 
     return probe
@@ -96,7 +96,7 @@ def to_weight(change: Callable[[Tensor], Tensor]) -> Callable[[Norm, int], float
     """
 
     def probe(norm: Norm, seed: int) -> float:
-        x, weight = draw(seed), session.draw(seed + 1, SHAPE[2], SHAPE[2])
+        x, weight = draw_sequences(seed), session.draw(seed + 1, SHAPE[2], SHAPE[2])
         return moved(fresh(norm)(x @ weight.T), fresh(norm)(x @ change(weight).T))
 
     return probe
@@ -109,9 +109,9 @@ def to_others(axis: int) -> Callable[[Norm, int], float]:
     """
 
     def probe(norm: Norm, seed: int) -> float:
-        x, moves = draw(seed), []
+        x, moves = draw_sequences(seed), []
         for kept in (0, SHAPE[axis] - 1):
-            changed = draw(seed + 1)
+            changed = draw_sequences(seed + 1)
             changed.select(axis, kept).copy_(x.select(axis, kept))
             outputs = [fresh(norm)(value).select(axis, kept) for value in (x, changed)]
             moves.append(moved(*outputs))
@@ -122,13 +122,13 @@ def to_others(axis: int) -> Callable[[Norm, int], float]:
 
 def to_length(norm: Norm, seed: int) -> float:
     """Cut the last tokens off, and look at the others."""
-    x, kept = draw(seed), SHAPE[1] - CUT
+    x, kept = draw_sequences(seed), SHAPE[1] - CUT
     return moved(fresh(norm)(x)[:, :kept], fresh(norm)(x[:, :kept]))
 
 
 def to_mode(norm: Norm, seed: int) -> float:
     """Go from training to evaluation after one batch, and look at the same batch."""
-    norm, x = fresh(norm), draw(seed)
+    norm, x = fresh(norm), draw_sequences(seed)
     if not isinstance(norm, nn.Module):
         return moved(norm(x), norm(x))
     return moved(norm.train()(x), norm.eval()(x))
