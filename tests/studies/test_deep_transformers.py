@@ -82,7 +82,7 @@ def fill_block(block, stack, index, seed):
 # --- DeepTransformers ---
 
 
-@pytest.mark.parametrize("method", deep_transformers.METHODS)
+@pytest.mark.parametrize("method", deep_transformers.KNOWN_METHODS)
 def test_a_stack_computes_what_the_engine_computes(method, tokens):
     stack = shaken(method)
     logits = stack(tokens[:, :-1])

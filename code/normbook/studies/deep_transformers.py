@@ -21,7 +21,7 @@ from normbook.lab.training import batch_indices, descend
 Branch = Callable[[Tensor, list], Tensor]
 
 QUERY, KEY, VALUE, OUTPUT, UP, DOWN = range(6)
-METHODS = ("deepnorm", *(name for name in nz.PLACEMENTS if name != "none"))
+KNOWN_METHODS = ("deepnorm", *(name for name in nz.PLACEMENTS if name != "none"))
 
 
 class DeepTransformers(nn.Module):
@@ -59,7 +59,7 @@ class DeepTransformers(nn.Module):
         scale: float = 1.0,
     ) -> None:
         super().__init__()
-        require_choice("method", method, METHODS)
+        require_choice("method", method, KNOWN_METHODS)
         self.placement = "post" if method == "deepnorm" else method
         self.skip_scale, beta = 1.0, 1.0
         if method == "deepnorm":

@@ -33,7 +33,7 @@ def test_pytorchs_layer_gives_the_same_column(name, monkeypatch):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_layer_is_the_linear_map_and_its_norm(name):
-    layer, x = side_by_side.layer_of(name), invariances.draw(0)
+    layer, x = side_by_side.layer_of(name), invariances.draw_sequences(0)
     assert layer(x).shape == x.shape
     assert torch.equal(layer(x), layer.norm(x @ layer.linear.weight.T))
 

@@ -20,7 +20,7 @@ WIDTH = invariances.SHAPE[2]  # features, the d of the table
 COUNTED = 64, 32, 64  # examples, positions, features of the input on which operators are counted
 
 
-class Behind(nn.Module):
+class LinearThenNorm(nn.Module):
     """A linear layer W x without bias, and a norm behind it; [n, T, d] to the same.
 
     `norm` None puts WeightNorm on the layer itself.
@@ -65,9 +65,9 @@ def norm_of(name: str, width: int) -> nn.Module | None:
     return makers[name]()
 
 
-def layer_of(name: str, width: int = WIDTH, seed: int = 0) -> Behind:
+def layer_of(name: str, width: int = WIDTH, seed: int = 0) -> LinearThenNorm:
     """Draw the linear layer of a seed and put the norm `name` behind it, in training mode."""
-    layer = Behind(width, norm_of(name, width))
+    layer = LinearThenNorm(width, norm_of(name, width))
     generator = torch.Generator().manual_seed(1000 + seed)
     with torch.no_grad():
         drawn = torch.randn(width, width, generator=generator, dtype=torch.float64)
@@ -75,9 +75,9 @@ def layer_of(name: str, width: int = WIDTH, seed: int = 0) -> Behind:
     return layer
 
 
-def to_other_features(layer: Behind, seed: int) -> float:
+def to_other_features(layer: LinearThenNorm, seed: int) -> float:
     """Draw all rows of the weight but one anew, and look at the feature which that one makes."""
-    x, moves = invariances.draw(seed), []
+    x, moves = invariances.draw_sequences(seed), []
     for kept in (0, WIDTH - 1):
         changed = invariances.fresh(layer)
         drawn = torch.Generator().manual_seed(2000 + seed)
