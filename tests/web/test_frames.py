@@ -32,11 +32,11 @@ from pathlib import Path
 from normbook.press import publish, record
 from normbook.press.book import Book
 
-root, heard = Path(sys.argv[1]), publish.Tee()
+root, log = Path(sys.argv[1]), publish.Tee()
 if problem := record.record(root, "07-small"):
     sys.exit(problem)
-with publish.sphinx(Book(root), heard) as app:
-    publish.publish(app, heard, Book(root))
+with publish.make_sphinx(Book(root), log) as app:
+    publish.publish(app, log, Book(root))
 """
 
 
