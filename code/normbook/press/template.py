@@ -25,7 +25,7 @@ Now replace its experiment by yours. Then, by hand:
   book/glossary.md    words that need a definition; {{term}} links to them at their first use
   book/questions.yml  a question that it answers, if one is worth asking (§12)
   book/references.bib the papers that it cites
-  lab/figures.py      a colour in METHODS, if it brings a method of its own
+  lab/figures.py      a colour in METHODS_BY_COLOUR, if it brings a method of its own
   CHANGELOG.md        a line
 
 and `make record`, `make book`, `make test`; `make status` for its time on the status page."""
