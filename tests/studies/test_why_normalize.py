@@ -4,8 +4,9 @@ import math
 
 import pytest
 import torch
+from engine_helpers import refused
 
-from normbook.lab import ensembles, models, training
+from normbook.lab import draw, ensembles, models, training
 from normbook.studies.why_normalize import (
     DriftMeter,
     LandscapeMeter,
@@ -23,11 +24,8 @@ KINDS = [
 ]
 
 
-@pytest.fixture
-def batch():
-    generator = torch.Generator().manual_seed(0)
-    inputs = torch.randn(12, 1, 2, 3, generator=generator, dtype=torch.float64)
-    return inputs, torch.randint(4, (12,), generator=generator)
+def batch(count=12):
+    return draw(0, count, 1, 2, 3), torch.arange(count) % 4
 
 
 def members_of(kind, count=3, depth=3):
@@ -42,8 +40,8 @@ def members_of(kind, count=3, depth=3):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_outputs_and_gradients_are_the_members(kind, batch):
-    inputs, targets = batch
+def test_outputs_and_gradients_are_the_members(kind):
+    inputs, targets = batch()
     members = members_of(kind)
     stack = MLPEnsemble(members)
     losses = stack.differentiate(stack.losses(inputs, targets))
@@ -61,15 +59,15 @@ def test_outputs_and_gradients_are_the_members(kind, batch):
         assert stack.accuracy(inputs, targets)[index] == share
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
-def test_training_is_that_of_any_ensemble(kind, optimizer, batch):
+@pytest.mark.parametrize("number", range(4))
+def test_training_is_that_of_any_ensemble(number):
+    kind, optimizer = KINDS[number], ("adam", "sgd", "sgd", "adam")[number]
     settings = {"steps": 5, "learning_rate": [0.01, 0.02, 0.05], "batch_size": 6, "seed": 3}
     expected = members_of(kind)
-    histories = ensembles.train(expected, *batch, optimizer=optimizer, **settings)
+    histories = ensembles.train(expected, *batch(), optimizer=optimizer, **settings)
     members = members_of(kind)
     stack = MLPEnsemble(members)
-    found = stack.train(*batch, optimizer=optimizer, **settings)
+    found = stack.train(*batch(), optimizer=optimizer, **settings)
     stack.unstack()
     assert torch.allclose(found.losses, histories.losses, atol=1e-9)
     for one, other in zip(members, expected, strict=True):
@@ -77,11 +75,11 @@ def test_training_is_that_of_any_ensemble(kind, optimizer, batch):
             assert torch.allclose(mine, theirs, atol=1e-7)
 
 
-def test_a_member_that_diverges_stops_alone(batch):
+def test_a_member_that_diverges_stops_alone():
     stack = MLPEnsemble(members_of(KINDS[1], count=2))
     start = stack.weights.clone()
     rates = [1e4, 1e-3]
-    found = stack.train(*batch, steps=6, learning_rate=rates, optimizer="sgd", bound=50.0)
+    found = stack.train(*batch(), steps=6, learning_rate=rates, optimizer="sgd", bound=50.0)
     assert found.diverged_at[0] == 1
     assert found.diverged_at[1] is None
     assert found.losses[0, 2:].isnan().all()
@@ -89,7 +87,7 @@ def test_a_member_that_diverges_stops_alone(batch):
     assert not torch.equal(stack.weights[1], start[1])
 
 
-def test_what_enters_each_activation_is_seen_and_changed(batch):
+def test_what_enters_each_activation_is_seen_and_changed():
     seen, entering = [], []
 
     def change(layer, x):
@@ -97,7 +95,7 @@ def test_what_enters_each_activation_is_seen_and_changed(batch):
         return x + 3.0
 
     stack = MLPEnsemble(members_of(KINDS[2], depth=2), change=change)
-    stack.outputs(batch[0], entering)
+    stack.outputs(batch()[0], entering)
     assert [layer for layer, _ in seen] == [0, 1]
     for (_, before), after in zip(seen, entering, strict=True):
         assert before.shape == (3, 12, 5)
@@ -106,46 +104,25 @@ def test_what_enters_each_activation_is_seen_and_changed(batch):
     assert torch.allclose(seen[0][1].mean(1), bias, atol=1e-12)  # BatchNorm's β is its mean
 
 
-def test_watching_comes_before_each_step(batch):
+def test_watching_comes_before_each_step():
     stack = MLPEnsemble(members_of(KINDS[0]))
     start, seen = stack.weights.clone(), []
     watch = lambda stack: seen.append(stack.weights.clone())  # noqa: E731
-    stack.train(*batch, steps=3, learning_rate=0.1, watch=watch)
+    stack.train(*batch(), steps=3, learning_rate=0.1, watch=watch)
     assert len(seen) == 3
     assert torch.equal(seen[0], start)
     assert not torch.equal(seen[1], start)
 
 
 @pytest.mark.parametrize("norm", [None, "batch"])
-def test_a_member_without_its_skips_is_the_plain_network(norm, batch):
+def test_a_member_without_its_skips_is_the_plain_network(norm):
     residual = members_of({"norm": norm, "residual": True})
     plain = members_of({"norm": norm, "residual": False})
     stack = MLPEnsemble(residual, skips=[False, True, False])
-    outputs = stack.outputs(batch[0])
+    outputs = stack.outputs(batch()[0])
     for index, expected in enumerate([plain[0], residual[1], plain[2]]):
         expected.train()
-        assert torch.allclose(outputs[index], expected(batch[0]), atol=1e-12)
-
-
-def test_refuses_skips_that_do_not_fit():
-    with pytest.raises(ValueError, match="skips must be one a member"):
-        MLPEnsemble(members_of(KINDS[1]), skips=[True])
-    with pytest.raises(ValueError, match="skips must be one a member"):
-        MLPEnsemble(members_of(KINDS[0]), skips=[True] * 3)
-
-
-def test_refuses_batches_of_their_own(batch):
-    with pytest.raises(ValueError, match="seed must be one for all"):
-        MLPEnsemble(members_of(KINDS[0])).train(
-            *batch, steps=1, learning_rate=0.1, batch_size=6, seed=[0, 1, 2]
-        )
-
-
-def test_refuses_other_norms_and_different_members():
-    with pytest.raises(ValueError, match="must have BatchNorm or no norm"):
-        MLPEnsemble(members_of({"norm": "layer", "residual": True}))
-    with pytest.raises(ValueError, match="one architecture"):
-        MLPEnsemble(members_of(KINDS[0], count=1) + members_of(KINDS[1], count=1))
+        assert torch.allclose(outputs[index], expected(batch()[0]), atol=1e-12)
 
 
 # --- noise and drift ---
@@ -192,22 +169,8 @@ def test_a_mere_shift_is_the_same_for_all_examples():
 
 
 def test_no_dose_leaves_the_input_bit_for_bit():
-    x = torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x = draw(0, 2, 5, 3)
     assert torch.equal(ShiftingNoise([0.0, 1.0])(0, x)[0], x[0])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"doses": []}, "doses must be"),
-        ({"doses": [-0.1]}, "doses must be"),
-        ({"doses": [0.1], "frozen": [True, False]}, "frozen must have one entry a dose"),
-        ({"doses": [0.1], "shift_only": []}, "shift_only must have one entry a dose"),
-    ],
-)
-def test_noise_refuses(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        ShiftingNoise(**arguments)
 
 
 def test_drift_is_the_wasserstein_distance_over_the_width():
@@ -222,27 +185,16 @@ def test_drift_is_the_wasserstein_distance_over_the_width():
     assert torch.allclose(drift(moments), expected)
 
 
-def test_drift_needs_two_steps():
-    with pytest.raises(ValueError, match="at least 2 steps"):
-        drift([torch.ones(2, 1, 1, 1)])
-
-
-def test_the_meter_keeps_what_enters_the_activations():
-    make = lambda: models.MLP(inputs=6, width=5, depth=2, outputs=3, norm="batch")  # noqa: E731
-    stack = MLPEnsemble([models.build(make, seed) for seed in range(2)])
-    inputs = torch.randn(30, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    meter = DriftMeter(inputs)
-    meter(stack)
+def test_the_meter_keeps_what_enters_and_moves_the_noise_on():
+    options = {"inputs": 6, "width": 5, "depth": 2, "outputs": 3, "norm": "batch"}
+    members = [models.build(lambda: models.MLP(**options), seed) for seed in range(2)]
+    meter = DriftMeter(draw(0, 30, 6))
+    meter(MLPEnsemble(members))
     assert meter.moments[0].shape == (2, 2, 2, 5)
     assert torch.allclose(meter.moments[0][0], torch.zeros(2, 2, 5).double(), atol=1e-12)
     assert torch.allclose(meter.moments[0][1], torch.ones(2, 2, 5).double(), atol=1e-2)
-
-
-def test_the_meter_moves_the_noise_on():
-    make = lambda: models.MLP(inputs=6, width=5, depth=1, outputs=3, norm="batch")  # noqa: E731
-    noise = ShiftingNoise([1.0])
-    stack = MLPEnsemble([models.build(make, 0)], change=noise)
-    meter = DriftMeter(torch.randn(30, 6, dtype=torch.float64))
+    noise = ShiftingNoise([1.0, 1.0])
+    stack = MLPEnsemble(members, change=noise)
     meter(stack)
     law = noise.now[0]
     meter(stack)
@@ -284,33 +236,23 @@ def test_a_bowl():
 
 
 def test_a_network_by_hand():
-    make = lambda: models.MLP(inputs=4, width=5, depth=2, outputs=3)  # noqa: E731
-    generator = torch.Generator().manual_seed(0)
-    inputs = torch.randn(9, 4, generator=generator, dtype=torch.float64)
-    targets = torch.randint(3, (9,), generator=generator)
-    found = along_the_step(MLPEnsemble([models.build(make, 0)]), inputs, targets, [0.7])
+    inputs, targets = batch(9)
+    found = along_the_step(MLPEnsemble(members_of(KINDS[0], 1)), inputs, targets, [0.7])
+    (model,) = members_of(KINDS[0], 1)
 
-    def slope(model):
+    def slope():
         loss = torch.nn.functional.cross_entropy(model(inputs), targets)
         parts = torch.autograd.grad(loss, list(model.parameters()))
-        return loss.item(), torch.cat([part.flatten() for part in parts])
+        return loss.item(), torch.nn.utils.parameters_to_vector(parts)
 
-    model = models.build(make, 0)
-    _, before = slope(model)
-    torch.nn.utils.vector_to_parameters(
-        torch.nn.utils.parameters_to_vector(model.parameters()) - 0.7 * before, model.parameters()
-    )
-    loss, after = slope(model)
+    _, before = slope()
+    weights = torch.nn.utils.parameters_to_vector(model.parameters())
+    torch.nn.utils.vector_to_parameters(weights - 0.7 * before, model.parameters())
+    loss, after = slope()
     change = (after - before).norm().item()
     assert found.loss_low.item() == pytest.approx(loss)
     assert found.gradient_change.item() == pytest.approx(change)
     assert found.smoothness.item() == pytest.approx(change / (0.7 * before.norm().item()))
-
-
-@pytest.mark.parametrize("distances", [[], [0.1, 0.0], [-1.0]])
-def test_refuses_distances(distances):
-    with pytest.raises(ValueError, match="distances must be"):
-        along_the_step(Bowl(), None, None, distances)
 
 
 def test_the_meter_looks_every_so_often():
@@ -323,3 +265,28 @@ def test_the_meter_looks_every_so_often():
     assert path.gradient.shape == (2, 3)
     expected = torch.tensor([5.0, 1.25, 0.3125], dtype=torch.float64)
     assert torch.allclose(path.gradient[0], expected)
+
+
+def train_on_batches_of_their_own():
+    stack = MLPEnsemble(members_of(KINDS[0]))
+    stack.train(*batch(), steps=1, learning_rate=0.1, batch_size=6, seed=[0, 1, 2])
+
+
+CASES = [
+    (lambda: MLPEnsemble(members_of(KINDS[1]), skips=[True]), "skips must be one a member"),
+    (lambda: MLPEnsemble(members_of(KINDS[0]), skips=[True] * 3), "skips must be one a member"),
+    (train_on_batches_of_their_own, "seed must be one for all"),
+    (
+        lambda: MLPEnsemble(members_of({"norm": "layer", "residual": True})),
+        "must have BatchNorm or no norm",
+    ),
+    (lambda: MLPEnsemble(members_of(KINDS[0], 1) + members_of(KINDS[1], 1)), "one architecture"),
+    (lambda: ShiftingNoise([]), "doses must be"),
+    (lambda: ShiftingNoise([-0.1]), "doses must be"),
+    (lambda: ShiftingNoise([0.1], frozen=[True, False]), "frozen must have one entry a dose"),
+    (lambda: ShiftingNoise([0.1], shift_only=[]), "shift_only must have one entry a dose"),
+    (lambda: drift([torch.ones(2, 1, 1, 1)]), "at least 2 steps"),
+    (lambda: along_the_step(Bowl(), None, None, []), "distances must be"),
+    (lambda: along_the_step(Bowl(), None, None, [0.1, 0.0]), "distances must be"),
+]
+test_what_does_not_fit_is_refused = refused([(call, ValueError, words) for call, words in CASES])
