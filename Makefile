@@ -92,7 +92,7 @@ report: $(READY) ## print what an issue about a number needs: versions, processo
 
 KERNELS := .venv-kernels
 TEST_KERNELS := PYTHONPATH=code TRITON_DEFAULT_FP_FUSION=1 OMP_NUM_THREADS=1 \
-  $(KERNELS)/bin/python -m pytest -q tests/studies/test_kernels.py
+  $(KERNELS)/bin/python -m pytest -q tests/studies/engineering/test_kernels.py
 
 test-kernels: $(KERNELS)/.ready ## check the Triton kernels on the CPU, and on a GPU if there is one
 	TRITON_INTERPRET=1 $(TEST_KERNELS)

@@ -30,6 +30,14 @@ def test_what_a_workflow_runs_exists(path):
         assert (ROOT / name).exists(), name
 
 
+def test_the_files_that_the_makefile_names_exist():
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    made = "code/normbook/lab/claims.json"
+    names = set(re.findall(r"(?<![\w/])(?:tests|book|code)/[\w./-]*\w", text)) - {made}
+    assert len(names) > 5
+    assert not [name for name in names if not (ROOT / name).exists()]
+
+
 @pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.stem)
 def test_an_issue_template_asks_for_what_is_needed(path):
     template = yaml.safe_load(path.read_text(encoding="utf-8"))
