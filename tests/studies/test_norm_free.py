@@ -7,13 +7,8 @@ import torch
 from torch import nn
 
 import normalization as nz
-from normbook.lab import ensembles, models, training
+from normbook.lab import draw, ensembles, models, training
 from normbook.studies import norm_free
-
-
-def normal(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
 def build(recipe, seed, **options):
@@ -33,23 +28,18 @@ def test_the_predicted_variance_is_a_sawtooth():
 @pytest.mark.parametrize("gain", [0.0, 1.0])
 def test_the_stream_is_that_of_the_forward_pass(gain):
     network = models.build(lambda: norm_free.NFResNet(channels=4, skip_gain=gain), 0)
-    images = normal(3, 1, 8, 8)
-    stem = network.stem(images)
-    size = stem.square().mean().sqrt()
-    x = stem / size
+    images = draw(0, 3, 1, 8, 8)
+    x = network.stem(images)
+    x = x / x.square().mean().sqrt()
     for block in network.blocks:
         x = block(x)
     found = norm_free.stream_variances(network, images)
     assert len(found) == 13
+    assert x.shape == (3, 16, 2, 2)  # two stages halve the side and double the channels
     assert found[0].item() == pytest.approx(1)
     assert found[-1].item() == pytest.approx(x.square().mean().item())
     flat = [abs(found[i + 1] - found[i]).item() < 1e-12 for i in range(4)]
     assert all(flat) == (gain == 0)
-
-
-def test_the_stages_halve_the_side_and_double_the_channels():
-    network = models.build(lambda: norm_free.NFResNet(channels=4), 0)
-    assert network(normal(2, 1, 8, 8)).shape == (2, 16, 2, 2)
 
 
 # --- the MLP ---
@@ -59,10 +49,10 @@ def test_a_standardized_linear_layer_is_a_standardized_convolution():
     linear = models.build(lambda: norm_free.StandardizedLinear(6, 5, 1.5), 0)
     convolution = models.build(lambda: nz.ScaledWSConv2d(6, 5, 1, gamma=1.5, bias=False), 1)
     with torch.no_grad():
-        linear.gain.copy_(normal(5, 1))
+        linear.gain.copy_(draw(0, 5, 1))
         convolution.weight.copy_(linear.weight[..., None, None])
         convolution.gain.copy_(linear.gain[..., None, None])
-    x = normal(4, 6)
+    x = draw(0, 4, 6)
     torch.testing.assert_close(linear(x), convolution(x[..., None, None])[..., 0, 0])
 
 
@@ -82,19 +72,12 @@ def test_alpha_starts_where_it_is_told():
 @pytest.mark.parametrize("recipe", ["none", "BatchNorm", "NF"])
 @pytest.mark.parametrize("clip", [None, 0.01])
 def test_descending_at_once_is_descending_alone(recipe, clip):
-    inputs, targets = normal(40, 1, 8, 8), torch.arange(40) % 10
+    inputs, targets = draw(0, 40, 1, 8, 8), torch.arange(40) % 10
     rates = [0.05, 0.2]
     members = [build(recipe, seed) for seed in range(2)]
-    found = ensembles.train(
-        members,
-        inputs,
-        targets,
-        steps=4,
-        learning_rate=rates,
-        optimizer="sgd",
-        batch_size=8,
-        adjust=None if clip is None else norm_free.agc(clip),
-    ).losses
+    settings = {"steps": 4, "learning_rate": rates, "optimizer": "sgd", "batch_size": 8}
+    adjust = None if clip is None else norm_free.agc(clip)
+    found = ensembles.train(members, inputs, targets, adjust=adjust, **settings).losses
     for seed, rate in enumerate(rates):
         network, losses = build(recipe, seed), []
         descent = torch.optim.SGD(network.parameters(), lr=rate)
@@ -114,7 +97,7 @@ def test_descending_at_once_is_descending_alone(recipe, clip):
 
 
 def test_a_tanh_is_found_again():
-    x = normal(5000)
+    x = draw(0, 5000)
     steepness = (10 ** (-0.5) / x.std()).item()  # one of the grid
     fit = norm_free.fit_squash(x, 3 * torch.tanh(steepness * x))
     assert fit.steepness == pytest.approx(steepness, rel=0.05)
@@ -122,7 +105,7 @@ def test_a_tanh_is_found_again():
 
 
 def test_a_line_leaves_what_least_squares_leaves():
-    x, noise = normal(5000), normal(5000, seed=1)
+    x, noise = draw(0, 5000), draw(1, 5000)
     y = 2 * x + noise
     slope = torch.linalg.lstsq(x[:, None], y[:, None]).solution
     left = (y - slope[0] * x).square().sum() / y.square().sum()
@@ -132,7 +115,7 @@ def test_a_line_leaves_what_least_squares_leaves():
 
 def test_what_norms_read_comes_in_order():
     network = nn.Sequential(nz.LayerNorm(4), nn.Linear(4, 4), nz.LayerNorm(4)).double()
-    x = normal(3, 4)
+    x = draw(0, 3, 4)
     first, second = norm_free.norm_inputs(network, nz.LayerNorm, x)
     torch.testing.assert_close(first, x)
     torch.testing.assert_close(second, network[1](network[0](x)).detach())

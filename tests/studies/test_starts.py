@@ -1,23 +1,22 @@
 """The instruments of the chapter on initialization against closed forms and plain loops."""
 
-import math
-
 import pytest
 import torch
 from torch import nn
 
 import normalization as nz
-from normbook.lab import ensembles, models, training
+from normbook.lab import draw, ensembles, models, training
 from normbook.studies import starts
 
 
-def test_moment_map_of_relu_halves():
-    assert starts.moment_map(torch.relu, 1.0, 3.0) == pytest.approx(1.5, abs=1e-9)
-    assert starts.moment_map(torch.relu, math.sqrt(2), 0.7) == pytest.approx(0.7, abs=1e-9)
-
-
-def test_moment_map_of_a_square_is_its_fourth_moment():
-    assert starts.moment_map(torch.square, 1.0, 2.0) == pytest.approx(3 * 4, abs=1e-6)
+@pytest.mark.parametrize(
+    ("function", "gain", "q", "expected"),
+    [(torch.relu, 1.0, 3.0, 1.5), (torch.relu, 2**0.5, 0.7, 0.7), (torch.square, 1.0, 2.0, 3 * 4)],
+)
+def test_moment_map_of_relu_halves_and_of_a_square_is_its_fourth_moment(
+    function, gain, q, expected
+):
+    assert starts.moment_map(function, gain, q) == pytest.approx(expected, rel=1e-8)
 
 
 def test_iterate_applies_the_map_and_slope_is_its_derivative():
@@ -48,7 +47,7 @@ def test_linear_energies_of_one_growing_layer(rule, signal, gradient):
 
 def test_diagnose_reads_what_a_step_does():
     net = models.build(lambda: nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)), 0).cpu()
-    inputs = torch.randn(6, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    inputs = draw(0, 6, 4)
     targets = torch.tensor([0, 1, 2, 0, 1, 2])
     found = starts.diagnose(net, inputs, targets, rate=0.1)
     last = net[2].weight.detach().clone()
@@ -102,7 +101,7 @@ def test_scalars_that_do_not_learn_stay():
 
 
 def test_batch_normalizes_each_branch():
-    x = torch.randn(50, 8, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    x = draw(2, 50, 8)
     written = make("batch").blocks[0](x) - x
     assert written.mean(0).abs().max() < 1e-12
     assert written.var(0, correction=0).mean().item() == pytest.approx(1, abs=1e-3)

@@ -7,13 +7,8 @@ import torch
 from torch import nn
 
 import normalization as nz
-from normbook.lab import ensembles, models
+from normbook.lab import draw, ensembles, models
 from normbook.studies import widths
-
-
-def normal(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
 def make(width):
@@ -24,7 +19,7 @@ def net(seed, width=32):
     return models.build(lambda: nz.mup_init_(make(width), make(8)), seed)
 
 
-DATA = normal(40, 6), torch.arange(40) % 4
+DATA = draw(0, 40, 6), torch.arange(40) % 4
 
 
 def test_evaluation_is_a_loss_a_member():
@@ -38,7 +33,7 @@ def test_evaluation_is_a_loss_a_member():
 
 def test_the_deep_network_is_drawn_to_keep_the_second_moment_and_scales_its_branches():
     model = models.build(lambda: widths.scaled_mlp(6, 50, 40, 4, scale=0.5), 0)
-    x = model.stem(normal(200, 6))
+    x = model.stem(draw(0, 200, 6))
     assert x.square().mean().item() == pytest.approx(1, rel=0.2)
     block = model.blocks[0]
     written = block.branch(x / x.square().mean(1, keepdim=True).sqrt())
@@ -90,7 +85,7 @@ def test_attentions_add_their_logits():
         return models.Transformer(**options, attention={"scale": scale})
 
     model = models.build(lambda: make(0.1), 0)
-    tokens, targets = normal(3, 5, 6), torch.zeros(3, 5, dtype=torch.int64)
+    tokens, targets = draw(0, 3, 5, 6), torch.zeros(3, 5, dtype=torch.int64)
     first = model.blocks[0].attention
     expected = first.branch.logits(first.norm(model.embedding(tokens) + model.positions))
     groups = ensembles.plain_group(model, 0.1)

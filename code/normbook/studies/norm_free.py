@@ -85,16 +85,8 @@ def _convolution(
     padding_mode: str = "zeros",
 ) -> nz.ScaledWSConv2d:
     """Make a standardized convolution that keeps the resolution, up to its stride."""
-    return nz.ScaledWSConv2d(
-        inputs,
-        outputs,
-        side,
-        stride=stride,
-        padding=side // 2,
-        padding_mode=padding_mode,
-        bias=False,
-        gamma=gamma,
-    )
+    form = {"stride": stride, "padding": side // 2, "padding_mode": padding_mode}
+    return nz.ScaledWSConv2d(inputs, outputs, side, **form, bias=False, gamma=gamma)
 
 
 @torch.no_grad()
@@ -176,12 +168,8 @@ def residual_mlp(recipe: str, depth: int = 6, alpha: float | None = None) -> Res
 def _block(recipe: str, beta: float) -> nn.Module:
     """Make one block; both layers of a branch keep the mean square."""
     if recipe == "NF":
-        layers = [
-            StandardizedLinear(WIDTH, WIDTH, 1.0),
-            nn.ReLU(),
-            StandardizedLinear(WIDTH, WIDTH),
-        ]
-        return nz.NFResidual(nn.Sequential(*layers), beta)
+        up, down = StandardizedLinear(WIDTH, WIDTH, 1.0), StandardizedLinear(WIDTH, WIDTH)
+        return nz.NFResidual(nn.Sequential(up, nn.ReLU(), down), beta)
     up, down = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
     for layer, gain in ((up, 1.0), (down, math.sqrt(2))):
         nn.init.normal_(layer.weight, std=gain * WIDTH**-0.5)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import normalization as nz
 from normbook.engine.checks import require_choice
+from normbook.lab import draw
 from normbook.lab.models import ResidualMLP, Transformer
 from normbook.lab.probes import residual_stream
 
@@ -37,9 +38,7 @@ def he_pair(depth: int, width: int, count: int | None = None, seed: int = 0) -> 
     reads. They stand to be multiplied from the right, x @ W₁. With `count`, that many networks:
     [2, depth, count, width, width].
     """
-    generator = torch.Generator().manual_seed(seed)
-    shape = (width, width) if count is None else (count, width, width)
-    pair = torch.randn(2, depth, *shape, generator=generator, dtype=torch.float64)
+    pair = draw(seed, 2, depth, *([] if count is None else [count]), width, width)
     pair[0] *= math.sqrt(2)
     return pair / math.sqrt(width)
 
@@ -71,9 +70,8 @@ def jacobians(
         hidden = torch.einsum("ni,nij->nj", read, up)
         branch = (up * (hidden > 0)[:, None]) @ down
         if normalized:  # the derivative of x over its root mean square
-            branch = (branch - read[:, :, None] * (read[:, None] @ branch) / width) / size[
-                ..., None
-            ]
+            inward = read[:, :, None] * (read[:, None] @ branch) / width
+            branch = (branch - inward) / size[..., None]
         x = x + scale * torch.einsum("ni,nij->nj", hidden.relu(), down)
         jacobian = jacobian + scale * jacobian @ branch
         if relu_after:

@@ -71,11 +71,7 @@ def wide_net(
     have variance gain² / width. With `held` the same network also carries each input at second
     moment 1, and both are divided by whatever brings this reference back to 1 at each layer.
     """
-    generator = torch.Generator().manual_seed(seed)
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator, dtype=torch.float64)
-
+    normal = _draws(seed)
     x = normal(nets, 8, width)
     x = x / x.square().mean(2, keepdim=True).sqrt()
     x = torch.stack([x, math.sqrt(start) * x])
@@ -86,6 +82,12 @@ def wide_net(
             x = x / x[0].square().mean(2, keepdim=True).sqrt()
         found.append(_energies(x))
     return torch.stack(found, dim=-1)[1]
+
+
+def _draws(seed: int) -> Callable[..., Tensor]:
+    """Return what draws standard normal numbers of a shape, each time the next of one seed."""
+    generator = torch.Generator().manual_seed(seed)
+    return lambda *shape: torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
 def _energies(x: Tensor) -> Tensor:
@@ -102,11 +104,7 @@ def linear_energies(
     squares of the signal and of the gradient at every place, [nets, layers + 1] each; the signal
     begins with 1 at the first place, the gradient with 1 at the last.
     """
-    generator = torch.Generator().manual_seed(seed)
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator, dtype=torch.float64)
-
+    normal = _draws(seed)
     pairs = list(itertools.pairwise(widths))
     weights = [normal(nets, n, m) * math.sqrt(RULES[rule](n, m)) for n, m in pairs]
     signal, gradient = normal(nets, examples, widths[0]), normal(nets, examples, widths[-1])

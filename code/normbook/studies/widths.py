@@ -56,14 +56,11 @@ def scaled_mlp(inputs: int, width: int, depth: int, outputs: int, scale: float) 
             stem=nn.Linear(inputs, width, bias=False),
             norm=norm,
         )
-    up, down = (
-        [layer(block.branch) for block in model.blocks]
-        for layer in (lambda branch: branch.up, lambda branch: branch.down)
-    )
+    branches = [block.branch for block in model.blocks]
     with torch.no_grad():
         draw_([model.stem], 1.0)
-        draw_(up, 1.0)
-        draw_(down, 2**0.5)
+        draw_([branch.up for branch in branches], 1.0)
+        draw_([branch.down for branch in branches], 2**0.5)
         draw_([model.head], 1.0)
         model.head.bias.zero_()
     return model

@@ -70,5 +70,5 @@ def test_a_fused_norm_makes_two_passes(monkeypatch):
 
 
 def test_an_unknown_norm_is_refused():
-    with pytest.raises(ValueError, match="name must be one of BatchNorm"):
+    with pytest.raises(ValueError, match="name must be one of 'BatchNorm'"):
         side_by_side.norm_of("PowerNorm", 8)

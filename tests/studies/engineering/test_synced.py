@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import torch
-from engine_helpers import normal
+from engine_helpers import normal, refused
 from helpers import ROOT
 
 from normbook.studies.engineering import synced
@@ -14,6 +14,7 @@ from normbook.studies.engineering import synced
 TOLERANCE = 1e-12
 SHAPES = {"vectors": (32, 5), "images": (12, 3, 4, 2)}
 SIZES = {"equal": [0.5, 0.5], "unequal": [0.75, 0.25]}
+CASES = [("vectors", "unequal"), ("images", "equal")]
 CHANNELS_MEAN = 50.0
 
 
@@ -50,43 +51,36 @@ def gap(actual, expected):
     return (actual - expected).abs().max().item()
 
 
+def assert_whole(parts, x, grad, job):
+    for actual, expected in zip(joined(parts), whole(x, grad, job), strict=True):
+        assert gap(actual, expected) < TOLERANCE * max(1.0, expected.abs().max().item())
+
+
 @pytest.fixture(scope="module")
 def done():
     """All cases in one start of the two processes: each costs an import of PyTorch."""
-    keys = [
-        (shape, sizes, synchronized)
-        for shape in SHAPES
-        for sizes in SIZES
-        for synchronized in (True, False)
-    ]
+    keys = [(*names, synchronized) for names in CASES for synchronized in (True, False)]
     cases = [case(SHAPES[shape], SIZES[sizes], flag) for shape, sizes, flag in keys]
-    one = normal(7, 4), normal(7, 4, seed=1)
-    shares = [values.split([6, 1]) for values in one]
-    single = synced.Job(*shares, normal(4, seed=2), normal(4, seed=3))
-    parts = synced.run([*[job for _, _, job in cases], single])
-    answers = {key: (*one, got) for key, one, got in zip(keys, cases, parts[:-1], strict=True)}
-    return {**answers, "single": (*one, single, parts[-1])}
+    keys, cases = [*keys, "single"], [*cases, case((7, 4), [6 / 7, 1 / 7])]
+    parts = synced.run([job for _, _, job in cases])
+    return {key: (*one, got) for key, one, got in zip(keys, cases, parts, strict=True)}
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize(("shape", "sizes"), CASES)
 def test_synchronized_it_is_the_whole_batchs_norm(done, shape, sizes):
     x, grad, job, parts = done[shape, sizes, True]
-    for actual, expected in zip(joined(parts), whole(x, grad, job), strict=True):
-        assert gap(actual, expected) < TOLERANCE * max(1.0, expected.abs().max().item())
+    assert_whole(parts, x, grad, job)
     axes = [axis for axis in range(x.dim()) if axis != 1]
     for part in parts:
         assert gap(part.mean, x.mean(axes)) < TOLERANCE * CHANNELS_MEAN
         assert gap(part.variance, x.var(axes, correction=0)) < 10 * TOLERANCE
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize(("shape", "sizes"), CASES)
 def test_alone_each_process_norms_its_own_share(done, shape, sizes):
     x, grad, job, parts = done[shape, sizes, False]
     for part, share, upstream in zip(parts, job.inputs, job.gradients, strict=True):
-        for actual, expected in zip(joined([part]), whole(share, upstream, job), strict=True):
-            assert gap(actual, expected) < TOLERANCE * max(1.0, expected.abs().max().item())
+        assert_whole([part], share, upstream, job)
     # and that is not the norm of the whole batch
     assert gap(joined(parts)[0], whole(x, grad, job)[0]) > 0.01
     assert gap(joined(parts)[1], whole(x, grad, job)[1]) > 0.01
@@ -94,20 +88,18 @@ def test_alone_each_process_norms_its_own_share(done, shape, sizes):
 
 def test_a_share_of_one_value_is_enough(done):
     x, grad, job, parts = done["single"]
-    for actual, expected in zip(joined(parts), whole(x, grad, job), strict=True):
-        assert gap(actual, expected) < TOLERANCE * max(1.0, expected.abs().max().item())
+    assert_whole(parts, x, grad, job)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_the_bytes_depend_on_the_channels_alone(done, shape):
+@pytest.mark.parametrize(("shape", "sizes"), CASES)
+def test_the_bytes_depend_on_the_channels_alone(done, shape, sizes):
     channels = SHAPES[shape][1]
-    for sizes in SIZES:
-        for part in done[shape, sizes, True][-1]:
-            assert part.sent_forward == 8 * (2 * channels + 1)
-            assert part.sent_backward == 8 * 2 * channels
-            assert part.collectives == 2
-        for part in done[shape, sizes, False][-1]:
-            assert (part.sent_forward, part.sent_backward, part.collectives) == (0, 0, 0)
+    for part in done[shape, sizes, True][-1]:
+        assert part.sent_forward == 8 * (2 * channels + 1)
+        assert part.sent_backward == 8 * 2 * channels
+        assert part.collectives == 2
+    for part in done[shape, sizes, False][-1]:
+        assert (part.sent_forward, part.sent_backward, part.collectives) == (0, 0, 0)
 
 
 def test_combine_merges_any_number_of_parts():
@@ -134,22 +126,20 @@ def test_time_runs_out():
         synced.run([case((4, 2), [0.5, 0.5])[-1]], timeout=0.01)
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"inputs": []}, "same number of shares"),
-        ({"weight": torch.ones(3)}, "weight must have shape"),
-        ({"bias": torch.ones(3)}, "bias must have shape"),
-        ({"inputs": [torch.ones(2), torch.ones(2)]}, "not empty"),
-        ({"gradients": [torch.ones(2, 3), torch.ones(2, 2)]}, "shaped alike"),
-    ],
-)
-def test_jobs_that_do_not_fit_are_refused(change, words):
-    job = case((4, 2), [0.5, 0.5])[-1]
-    with pytest.raises(ValueError, match=words):
-        synced.run([job._replace(**change)])
-    with pytest.raises(ValueError, match="same number of shares"):
-        synced.run([])
+def changed(**changes):
+    """Two processes' job, with something in it that does not fit."""
+    return lambda: synced.run([case((4, 2), [0.5, 0.5])[-1]._replace(**changes)])
+
+
+CHANGES = [
+    (lambda: synced.run([]), "same number of shares"),
+    (changed(inputs=[]), "same number of shares"),
+    (changed(weight=torch.ones(3)), "weight must have shape"),
+    (changed(bias=torch.ones(3)), "bias must have shape"),
+    (changed(inputs=[torch.ones(2), torch.ones(2)]), "not empty"),
+    (changed(gradients=[torch.ones(2, 3), torch.ones(2, 2)]), "shaped alike"),
+]
+test_jobs_that_do_not_fit_are_refused = refused([(run, ValueError, say) for run, say in CHANGES])
 
 
 def test_a_program_without_a_main_guard_may_call_it():

@@ -18,10 +18,17 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from normbook.engine.checks import (
+    HALF_DTYPES,
+    computation_dtype,
+    require_choice,
+    require_number,
+    require_parameter,
+)
+
 MAX_WIDTH = 65536  # a program keeps its whole row on the chip
 MAX_INTERPRETED_PROGRAMS = 4
 SOURCE = Path(__file__).with_name("kernels_triton.py")
-HALF_DTYPES = (torch.float16, torch.bfloat16)
 DTYPES = (*HALF_DTYPES, torch.float32, torch.float64)
 
 
@@ -64,8 +71,7 @@ def source(name: str) -> str:
         for node in ast.parse(text).body
         if isinstance(node, ast.FunctionDef)
     }
-    if name not in functions:
-        raise ValueError(f"name must be one of {sorted(functions)}, got {name!r}")
+    require_choice("name", name, functions)
     return "@triton.jit\n" + functions[name]
 
 
@@ -100,8 +106,8 @@ def rms_norm(
 
     Shapes: input and output [..., width]; weight [width]. Raises as `layer_norm`.
     """
-    eps = torch.finfo(_accumulator(input.dtype)).eps if eps is None else eps
-    _require(input, normalized_shape, {"weight": weight}, eps)
+    _require(input, normalized_shape, {"weight": weight}, 0.0 if eps is None else eps)
+    eps = torch.finfo(computation_dtype(input)).eps if eps is None else eps
     return _FusedNorm.apply(input, weight, None, eps, False)
 
 
@@ -114,7 +120,7 @@ class _FusedNorm(torch.autograd.Function):
         width = input.shape[-1]
         x = input.contiguous().reshape(-1, width)
         weight, bias = (None if value is None else value.contiguous() for value in (weight, bias))
-        rows, dtype = x.shape[0], _accumulator(x.dtype)
+        rows, dtype = x.shape[0], computation_dtype(x)
         y = torch.empty_like(x)
         inverse = torch.empty(rows, dtype=dtype, device=x.device)
         mean = torch.empty_like(inverse) if centered else None
@@ -179,11 +185,6 @@ def _interpreted() -> bool:
     return type(_kernels().norm_forward).__name__ == "InterpretedFunction"
 
 
-def _accumulator(dtype: torch.dtype) -> torch.dtype:
-    """Choose the dtype of the statistics: float32, or float64 for float64."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
-
-
 def _require(input: Tensor, shape: int | tuple[int], parameters: dict, eps: float) -> None:
     """Raise unless the kernels can run here and everything fits: they check no bounds."""
     available = kernels_available()
@@ -198,23 +199,11 @@ def _require(input: Tensor, shape: int | tuple[int], parameters: dict, eps: floa
         )
     if not 1 <= sizes[0] <= MAX_WIDTH:
         raise ValueError(f"input must have a width of 1 to {MAX_WIDTH}, got {sizes[0]}")
-    if not eps >= 0:
-        raise ValueError(f"eps must be at least 0, got {eps}")
+    require_number("eps", eps, low=0)
     if not (_interpreted() or input.is_cuda):
         raise ValueError(f"input must be on the GPU, got one on {input.device}")
     for name, value in parameters.items():
-        if value is None:
-            continue
-        if tuple(value.shape) != sizes or value.device != input.device:
-            raise ValueError(
-                f"{name} must have shape {sizes} on {input.device}, "
-                f"got {tuple(value.shape)} on {value.device}"
-            )
-        if value.dtype not in (input.dtype, _accumulator(input.dtype)):
-            raise TypeError(
-                f"{name} must have the input's dtype {input.dtype} (or float32 beside half), "
-                f"got {value.dtype}"
-            )
+        require_parameter(name, value, sizes, input)
 
 
 # --- The benchmark ---

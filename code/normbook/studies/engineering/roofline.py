@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from normbook.engine.checks import require_size
 from normbook.lab.dispatch import Operator
 
 # Operations a value that goes in (reductions) or comes out (all others).
@@ -49,8 +50,7 @@ def fastest(calls: dict[Any, Callable[[], Any]], repeats: int = 30) -> dict[Any,
     What else runs on a machine only makes a call slower, so the shortest is the most its own. The
     first two rounds are left out: they warm the caches. Raises: ValueError without repeats.
     """
-    if repeats < 1:
-        raise ValueError(f"repeats must be at least 1, got {repeats}")
+    require_size("repeats", repeats)
     seconds: dict[Any, list[float]] = {name: [] for name in calls}
     for _ in range(repeats + 2):
         for name, call in calls.items():

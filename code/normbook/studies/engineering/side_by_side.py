@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 import normalization as nz
-from normbook.lab import dispatch, invariances
+from normbook.engine.checks import require_choice
+from normbook.lab import dispatch, draw, invariances
 from normbook.lab.claims import significant
 
 NAMES = "BatchNorm", "LayerNorm", "RMSNorm", "GroupNorm", "InstanceNorm", "WeightNorm", "DyT"
@@ -60,18 +61,15 @@ def norm_of(name: str, width: int) -> nn.Module | None:
         "WeightNorm": lambda: None,
         "DyT": lambda: nz.DyT(width),
     }
-    if name not in makers:
-        raise ValueError(f"name must be one of {', '.join(NAMES)}, got {name!r}")
+    require_choice("name", name, makers)
     return makers[name]()
 
 
 def layer_of(name: str, width: int = WIDTH, seed: int = 0) -> LinearThenNorm:
     """Draw the linear layer of a seed and put the norm `name` behind it, in training mode."""
     layer = LinearThenNorm(width, norm_of(name, width))
-    generator = torch.Generator().manual_seed(1000 + seed)
     with torch.no_grad():
-        drawn = torch.randn(width, width, generator=generator, dtype=torch.float64)
-        layer.raw_weight.copy_(drawn / width**0.5)
+        layer.raw_weight.copy_(draw(1000 + seed, width, width) / width**0.5)
     return layer
 
 
@@ -80,8 +78,7 @@ def to_other_features(layer: LinearThenNorm, seed: int) -> float:
     x, moves = invariances.draw_sequences(seed), []
     for kept in (0, WIDTH - 1):
         changed = invariances.fresh(layer)
-        drawn = torch.Generator().manual_seed(2000 + seed)
-        rows = torch.randn(WIDTH, WIDTH, generator=drawn, dtype=torch.float64)
+        rows = draw(2000 + seed, WIDTH, WIDTH)
         rows[kept] = layer.raw_weight[kept]
         with torch.no_grad():
             changed.raw_weight.copy_(rows)

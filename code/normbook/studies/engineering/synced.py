@@ -98,15 +98,16 @@ class Wire:
     """The collectives that a process takes part in, and the bytes that it hands to them.
 
     The bytes are the payload: what the process contributes. How a backend routes it, and what it
-    adds, is not in there.
+    adds, is not in there. Not `together`, every process keeps to its own share, and sends nothing.
     """
 
-    def __init__(self) -> None:
-        self.sent = 0
-        self.collectives = 0
+    def __init__(self, together: bool = True) -> None:
+        self.together, self.sent, self.collectives = together, 0, 0
 
     def all_gather(self, values: Tensor) -> Tensor:
-        """Return what every process gave, [processes, *values.shape]."""
+        """Return what every process gave, [processes, *values.shape]; alone, [1, …]."""
+        if not self.together:
+            return values.unsqueeze(0)
         self._count(values)
         gathered = [torch.empty_like(values) for _ in range(dist.get_world_size())]
         dist.all_gather(gathered, values)
@@ -114,6 +115,8 @@ class Wire:
 
     def all_reduce(self, values: Tensor) -> Tensor:
         """Return the sum of what every process gave, shaped as `values`."""
+        if not self.together:
+            return values
         self._count(values)
         total = values.clone()
         dist.all_reduce(total)
@@ -122,18 +125,6 @@ class Wire:
     def _count(self, values: Tensor) -> None:
         self.sent += values.numel() * values.element_size()
         self.collectives += 1
-
-
-class NoWire(Wire):
-    """No collectives: every process keeps to its own share."""
-
-    def all_gather(self, values: Tensor) -> Tensor:
-        """Return what this process gave, [1, *values.shape]."""
-        return values.unsqueeze(0)
-
-    def all_reduce(self, values: Tensor) -> Tensor:
-        """Return what this process gave."""
-        return values
 
 
 class SyncedNorm(torch.autograd.Function):
@@ -273,7 +264,7 @@ def _wait(started: Sequence[subprocess.Popen], folder: Path, timeout: float) -> 
 
 def do_job(share: dict) -> dict:
     """Do one process's share of a job; the other processes do theirs at the same time."""
-    wire = Wire() if share["synced"] else NoWire()
+    wire = Wire(share["synced"])
     leaves = [share[name].requires_grad_() for name in ("input", "weight", "bias")]
     output, mean, variance = SyncedNorm.apply(*leaves, share["eps"], wire)
     sent_forward = wire.sent
