@@ -50,6 +50,7 @@ def test_a_layer_that_mixes_features_moves(monkeypatch):
         def forward(self, input):
             return input + input.sum(-1, keepdim=True)
 
+    assert side_by_side.dependence("DyT", range(2))["other features"] == "same"
     monkeypatch.setattr(side_by_side, "norm_of", lambda *_: Mixes())
     assert side_by_side.dependence("DyT", range(2))["other features"] == "moves"
     assert side_by_side.dependence("DyT", range(2))["other examples"] == "same"
