@@ -27,6 +27,16 @@ def default_dtype_stays():
 
 
 @pytest.fixture
+def float64():
+    """Draw and compute in float64, as a chapter does."""
+    import torch
+
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture
 def small_book(tmp_path) -> Book:
     """A book of one chapter, `07-small`, not recorded yet."""
     return lay_small_book(tmp_path)

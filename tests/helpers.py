@@ -1,6 +1,9 @@
 """What several test files share: the project's root, and a small book to break."""
 
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import yaml
@@ -79,6 +82,20 @@ def edit(path: Path, old: str, new: str) -> None:
     text = path.read_text(encoding="utf-8")
     assert old in text, f"{old!r} is not in {path}"
     path.write_text(text.replace(old, new), encoding="utf-8")
+
+
+def output_of(program: str, **environment: str | None) -> str:
+    """Run a program on the book's code in a process of its own; a variable of None is unset."""
+    found = os.environ | {"PYTHONPATH": str(ROOT / "code")} | environment
+    answer = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env={name: value for name, value in found.items() if value is not None},
+        capture_output=True,
+        text=True,
+    )
+    assert answer.returncode == 0, answer.stderr
+    return answer.stdout
 
 
 # In a browser: open all that is folded; wait until the formulas are drawn.

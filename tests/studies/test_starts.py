@@ -1,5 +1,7 @@
 """The instruments of the chapter on initialization against closed forms and plain loops."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -9,31 +11,21 @@ from normbook.lab import draw, ensembles, models, training
 from normbook.studies import starts
 
 
-@pytest.mark.parametrize(
-    ("function", "gain", "q", "expected"),
-    [(torch.relu, 1.0, 3.0, 1.5), (torch.relu, 2**0.5, 0.7, 0.7), (torch.square, 1.0, 2.0, 3 * 4)],
-)
-def test_moment_map_of_relu_halves_and_of_a_square_is_its_fourth_moment(
-    function, gain, q, expected
-):
-    assert starts.moment_map(function, gain, q) == pytest.approx(expected, rel=1e-8)
-
-
-def test_iterate_applies_the_map_and_slope_is_its_derivative():
+def test_the_moment_map_its_iteration_and_its_slope():
+    assert starts.moment_map(torch.relu, math.sqrt(2), 0.7) == pytest.approx(0.7, abs=1e-9)
+    # the fourth moment of √2 z
+    assert starts.moment_map(torch.square, 1.0, 2.0) == pytest.approx(3 * 4, abs=1e-6)
     assert starts.iterate(torch.relu, 1.0, 1.0, 3) == pytest.approx([1, 0.5, 0.25, 0.125])
     # q' = 3 q² has the derivative 6 q
     assert starts.slope(torch.square, 1.0, 2.0) == pytest.approx(12, rel=1e-5)
 
 
-def test_wide_net_without_a_nonlinearity_keeps_its_energy():
+def test_a_linear_wide_net_keeps_its_energy_and_rescaled_a_deviation_exactly():
     found = starts.wide_net(lambda x: x, 1.0, nets=4, width=128, layers=3)
     assert found.shape == (4, 4)
     assert torch.allclose(found[:, 0], torch.ones(4).double())
     assert (found - 1).abs().max() < 0.4
-
-
-def test_a_held_linear_net_keeps_a_deviation_exactly():
-    found = starts.wide_net(lambda x: x, 3.0, start=1.05, width=32, layers=4, held=True)
+    found = starts.wide_net(lambda x: x, 3.0, start=1.05, width=32, layers=4, rescaled=True)
     assert torch.allclose(found, torch.full_like(found, 1.05), rtol=1e-12)
 
 
@@ -47,21 +39,17 @@ def test_linear_energies_of_one_growing_layer(rule, signal, gradient):
 
 def test_diagnose_reads_what_a_step_does():
     net = models.build(lambda: nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)), 0).cpu()
-    inputs = draw(0, 6, 4)
-    targets = torch.tensor([0, 1, 2, 0, 1, 2])
+    inputs, targets = draw(0, 6, 4), torch.arange(6) % 3
     found = starts.diagnose(net, inputs, targets, rate=0.1)
-    last = net[2].weight.detach().clone()
-    outputs = net(inputs)
-    assert found["activations"][1].item() == pytest.approx(outputs.square().mean().sqrt().item())
+    last, outputs = net[2].weight.detach().clone(), net(inputs)
     # the gradient of the mean cross-entropy by the logits is (softmax − one-hot) / n
     error = outputs.softmax(-1) - nn.functional.one_hot(targets, 3)
-    assert found["gradients"][1].item() == pytest.approx(error.square().mean().sqrt().item())
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     training.cross_entropy(outputs, targets).backward()
-    optimizer.step()
-    moved = (net[2].weight.detach() - last).norm() / last.norm()
-    assert found["updates"][1].item() == pytest.approx(moved.item())
-    assert found["weights"][1].item() == pytest.approx(last.square().mean().sqrt().item())
+    torch.optim.SGD(net.parameters(), lr=0.1).step()
+    named = {"activations": outputs, "gradients": error, "weights": last}
+    expected = {name: values.square().mean().sqrt().item() for name, values in named.items()}
+    expected["updates"] = ((net[2].weight.detach() - last).norm() / last.norm()).item()
+    assert {name: sizes[1].item() for name, sizes in found.items()} == pytest.approx(expected)
 
 
 # --- Fixup ---
@@ -88,25 +76,20 @@ def test_each_recipe_leaves_out_its_rule(recipe):
 def test_scalars_that_do_not_learn_stay():
     recipes = ["fixup", "naive", "scalars"]
     members = [make(recipe) for recipe in recipes]
-    data = torch.randn(20, 6, dtype=torch.float64), torch.arange(20) % 3
+    data = draw(0, 20, 6), torch.arange(20) % 3
     hold = starts.hold_scalars(recipes)
     ensembles.train(members, *data, steps=3, learning_rate=0.1, optimizer="sgd", adjust=hold)
     for recipe, member in zip(recipes, members, strict=True):
         branch = member.blocks[0].branch
-        moved = (
-            branch.multiplier != 1 or branch.layer_biases.any() or branch.activation_biases.any()
-        )
-        assert bool(moved) == (recipe == "fixup")
-        assert member.blocks[0].branch.layers[1].weight.abs().max() > 0, "the weights learn"
+        biases = torch.cat([branch.layer_biases, branch.activation_biases])
+        assert bool(branch.multiplier != 1 or biases.any()) == (recipe == "fixup")
+        assert branch.layers[1].weight.abs().max() > 0, "the weights learn"
 
 
-def test_batch_normalizes_each_branch():
+def test_batch_normalizes_each_branch_and_an_unknown_recipe_is_refused():
     x = draw(2, 50, 8)
     written = make("batch").blocks[0](x) - x
     assert written.mean(0).abs().max() < 1e-12
     assert written.var(0, correction=0).mean().item() == pytest.approx(1, abs=1e-3)
-
-
-def test_an_unknown_recipe_is_refused():
     with pytest.raises(ValueError, match="recipe must be one of"):
         make("fixdown")

@@ -1,7 +1,5 @@
 """The deep network is the engine's, and the coordinates those of a step made by hand."""
 
-import copy
-
 import pytest
 import torch
 from torch import nn
@@ -11,12 +9,8 @@ from normbook.lab import draw, ensembles, models
 from normbook.studies import widths
 
 
-def make(width):
-    return models.MLP(inputs=6, width=width, depth=1, outputs=4, init=1.0)
-
-
-def net(seed, width=32):
-    return models.build(lambda: nz.mup_init_(make(width), make(8)), seed)
+def net(seed):
+    return models.build(lambda: models.MLP(inputs=6, width=32, depth=1, outputs=4), seed)
 
 
 DATA = draw(0, 40, 6), torch.arange(40) % 4
@@ -26,9 +20,6 @@ def test_evaluation_is_a_loss_a_member():
     members = [net(0), net(1)]
     expected = [nn.functional.cross_entropy(m(DATA[0]), DATA[1]).item() for m in members]
     assert widths.evaluate_all(members, *DATA).tolist() == pytest.approx(expected)
-
-
-# --- the deep network ---
 
 
 def test_the_deep_network_is_drawn_to_keep_the_second_moment_and_scales_its_branches():
@@ -47,44 +38,31 @@ def test_the_deep_network_is_drawn_to_keep_the_second_moment_and_scales_its_bran
 
 def test_widths_train_to_the_end_and_say_so():
     members = [net(0), net(1)]
-    groups = [
-        ensembles.plain_group(m, rate) for m, rate in zip(members, (0.01, 1e200), strict=True)
-    ]
+    groups = [ensembles.plain_group(*pair) for pair in zip(members, (0.01, 1e200), strict=True)]
     losses = widths.train(members, groups, *DATA, steps=6, optimizer="sgd")
     assert losses[0].isfinite().all()
     assert losses[1].isnan().any()
 
 
-# --- the coordinate check ---
-
-
 def test_coordinates_are_those_of_a_hand_made_step():
-    model = net(0)
-    before, after = copy.deepcopy(model), copy.deepcopy(model)
-    rate = 0.05
-    loss = nn.functional.cross_entropy(after(DATA[0]), DATA[1])
-    loss.backward()
+    model, before, after = net(0), net(0), net(0)
+    nn.functional.cross_entropy(after(DATA[0]), DATA[1]).backward()
     with torch.no_grad():
         for weight in after.parameters():
-            weight -= rate * weight.grad
-    layers = [model.stem, model.head]
-    groups = ensembles.plain_group(model, rate)
+            weight -= 0.05 * weight.grad
+    layers, groups = [model.stem, model.head], ensembles.plain_group(model, 0.05)
     found = widths.coordinates(model, groups, *DATA, layers, steps=1, optimizer="sgd")
     outputs = [[m.stem(DATA[0]), m(DATA[0])] for m in (before, after)]
     for column in (0, 1):
         start, end = outputs[0][column], outputs[1][column]
-        expected = [start.square().mean().sqrt().item(), end.square().mean().sqrt().item()]
-        assert found.size[:, column].tolist() == pytest.approx(expected)
-        moved = (end - start).square().mean().sqrt().item()
-        assert found.change[:, column].tolist() == pytest.approx([0, moved])
+        sizes = [x.square().mean().sqrt().item() for x in (start, end, end - start)]
+        assert found.size[:, column].tolist() == pytest.approx(sizes[:2])
+        assert found.change[:, column].tolist() == pytest.approx([0, sizes[2]])
 
 
 def test_attentions_add_their_logits():
-    def make(scale):
-        options = {"dim": 8, "depth": 2, "outputs": 4, "length": 5, "features": 6}
-        return models.Transformer(**options, attention={"scale": scale})
-
-    model = models.build(lambda: make(0.1), 0)
+    options = {"dim": 8, "depth": 2, "outputs": 4, "length": 5, "features": 6}
+    model = models.build(lambda: models.Transformer(**options, attention={"scale": 0.1}), 0)
     tokens, targets = draw(0, 3, 5, 6), torch.zeros(3, 5, dtype=torch.int64)
     first = model.blocks[0].attention
     expected = first.branch.logits(first.norm(model.embedding(tokens) + model.positions))

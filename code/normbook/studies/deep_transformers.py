@@ -8,6 +8,7 @@ engine computes is tested.
 
 import math
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 
 import torch
@@ -21,6 +22,7 @@ from normbook.lab.training import batch_indices, descend
 Branch = Callable[[Tensor, list], Tensor]
 
 QUERY, KEY, VALUE, OUTPUT, UP, DOWN = range(6)
+VOCABULARY, LENGTH = 8, 8  # symbols, and positions of a sequence
 KNOWN_METHODS = ("deepnorm", *(name for name in nz.PLACEMENTS if name != "none"))
 
 
@@ -36,27 +38,14 @@ class DeepTransformers(nn.Module):
     the order of the constants above; `norms` [L, 2, k, 2, S, 1, d], for each of a block's two
     writes the k norms of the placement, gain and bias; `ends`, what stands outside of the blocks.
 
-    Shapes: input [n, T] of symbols; output [S, n, T, vocabulary].
+    `method` is a placement of `nz.Residual` that has norms, or "deepnorm"; another raises
+    ValueError. `scale` multiplies every matrix in the blocks.
 
-    Args:
-        method: a placement of `nz.Residual` that has norms, or "deepnorm".
-        depth: blocks L.
-        seeds: models S.
-        scale: multiplies every matrix in the blocks.
-
-    Raises: ValueError on an unknown method.
+    Shapes: input [n, T] of symbols; output [S, n, T, VOCABULARY].
     """
 
     def __init__(
-        self,
-        method: str,
-        depth: int,
-        seeds: int = 5,
-        *,
-        dim: int = 16,
-        vocabulary: int = 8,
-        length: int = 8,
-        scale: float = 1.0,
+        self, method: str, depth: int, seeds: int = 5, *, dim: int = 16, scale: float = 1.0
     ) -> None:
         super().__init__()
         require_choice("method", method, KNOWN_METHODS)
@@ -76,14 +65,13 @@ class DeepTransformers(nn.Module):
         self.biases = nn.Parameter(torch.zeros(depth, 6, seeds, 1, dim, dtype=torch.float64))
         kinds = len(nz.PLACEMENTS[self.placement].norms)
         self.norms = nn.Parameter(_identity_norms(depth, 2, kinds, seeds=seeds, dim=dim))
-        self.ends = nn.ParameterDict(
-            {
-                "embedding": normal(1.0, seeds, vocabulary, dim),
-                "positions": normal(0.02, seeds, 1, length, dim),
-                "head": normal(math.sqrt(2 / (dim + vocabulary)), seeds, dim, vocabulary),
-                "head_bias": torch.zeros(seeds, 1, vocabulary, dtype=torch.float64),
-            }
-        )
+        ends = {
+            "embedding": normal(1.0, seeds, VOCABULARY, dim),
+            "positions": normal(0.02, seeds, 1, LENGTH, dim),
+            "head": normal(math.sqrt(2 / (dim + VOCABULARY)), seeds, dim, VOCABULARY),
+            "head_bias": torch.zeros(seeds, 1, VOCABULARY, dtype=torch.float64),
+        }
+        self.ends = nn.ParameterDict(ends)
         if self.placement != "post":
             self.ends["norm"] = nn.Parameter(_identity_norms(seeds=seeds, dim=dim))
         change_weights_(self.parameters())
@@ -110,15 +98,12 @@ class DeepTransformers(nn.Module):
 
     def _write(self, x: Tensor, branch: Branch, linear: list, norms: Tensor) -> Tensor:
         """Apply one residual to x, by the engine's formula for its placement."""
-        norm_names, formula = nz.PLACEMENTS[self.placement]
-        placed = {
-            name: lambda x, own=own: _affine_norm(x, own)
-            for name, own in zip(norm_names, norms.unbind(), strict=True)
-        }
+        names, formula = nz.PLACEMENTS[self.placement]
+        placed = [partial(_affine_norm, own=own) for own in norms.unbind()]
         residual = SimpleNamespace(
-            branch=lambda x: branch(x, linear),
+            branch=partial(branch, linear=linear),
             add=lambda skip, write: torch.add(write, skip, alpha=self.skip_scale),
-            **placed,
+            **dict(zip(names, placed, strict=True)),
         )
         return formula(residual, x)
 
@@ -165,14 +150,6 @@ def losses_of(stack: DeepTransformers, tokens: Tensor) -> Tensor:
     return -log.gather(-1, targets).mean((1, 2, 3))
 
 
-def gradients(stack: DeepTransformers, tokens: Tensor) -> dict[str, Tensor]:
-    """Differentiate each seed's own loss by its own parameters, by name."""
-    named = dict(stack.named_parameters())
-    # no seed's parameters enter another's loss: the gradient of the sum holds them all
-    found = torch.autograd.grad(losses_of(stack, tokens).sum(), list(named.values()))
-    return dict(zip(named, found, strict=True))
-
-
 # gradient -> what the first step subtracts, at rate 1. Adam's two averages, each divided by its
 # share of the sum, are then the gradient and its square.
 FIRST_STEPS = {"sgd": lambda g: g, "adam": lambda g: g / (g.abs() + 1e-8)}
@@ -189,12 +166,14 @@ def update_sizes(
 
     Source: Wang et al. 2022 (arXiv 2203.00555), section 3.
     """
-    slopes = gradients(stack, tokens)
-    sizes = {}
+    named, sizes = dict(stack.named_parameters()), {}
+    # no seed's parameters enter another's loss: the gradient of the sum holds them all
+    found = torch.autograd.grad(losses_of(stack, tokens).sum(), list(named.values()))
+    slopes = dict(zip(named, found, strict=True))
     with torch.no_grad():
         before = stack(tokens[:, :-1])
         for part, names in parts.items():
-            moved = {n: p for n, p in stack.named_parameters() if n.startswith(names)}
+            moved = {name: value for name, value in named.items() if name.startswith(names)}
             kept = {name: value.clone() for name, value in moved.items()}
             for optimizer, first_step in FIRST_STEPS.items():
                 for name, value in moved.items():

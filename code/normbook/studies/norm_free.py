@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -21,51 +22,37 @@ RELU_GAIN = nz.variance_gain(torch.relu)
 
 
 class NFResNet(nn.Module):
-    """Stages of NF blocks between a stem and nothing: the output is the stream.
+    """Three stages of four NF blocks between a stem and nothing: the output is the stream.
 
     A branch is ReLU, 3 × 3 convolution, ReLU, 3 × 3 convolution, all standardized. The first block
     of every stage but the first doubles the channels and halves the side; its shortcut is a
     1 × 1 convolution of the scaled stream.
 
-    Shapes: input [n, 1, H, W]; output [n, channels 2^(stages - 1), H / 2^(stages - 1), …].
+    `skip_gain` is the factor on every branch at the start: 1, or 0 as NFNets are trained; the first
+    stage has `channels`, and `padding_mode` is that of `nn.Conv2d`.
 
-    Args:
-        channels: of the first stage.
-        stages: number of stages.
-        blocks: blocks a stage.
-        padding_mode: of every convolution, as in `nn.Conv2d`.
-        skip_gain: the factor on every branch at the start: 1, or 0 as NFNets are trained.
-        reset: whether the predicted scale is told of the transitions.
+    Shapes: input [n, 1, H, W]; output [n, 4 channels, H / 4, W / 4].
     """
 
+    transitions = 4, 8  # the first block of every stage but the first
+    depth = 12
+
     def __init__(
-        self,
-        *,
-        channels: int = 32,
-        stages: int = 3,
-        blocks: int = 4,
-        padding_mode: str = "circular",
-        skip_gain: float = 1.0,
-        reset: bool = True,
+        self, *, channels: int = 32, padding_mode: str = "circular", skip_gain: float = 1.0
     ) -> None:
         super().__init__()
-        depth = stages * blocks
-        self.transitions = list(range(blocks, depth, blocks))
-        betas = nz.nf_betas(depth, transitions=self.transitions if reset else ())
-        self.stem = _convolution(1, channels, 3, padding_mode=padding_mode)
+        betas = nz.nf_betas(self.depth, transitions=self.transitions)
+        padding = {"padding": 1, "padding_mode": padding_mode}
+        self.stem = _convolution(1, channels, 3, **padding)
         self.blocks = nn.ModuleList()
         for index, beta in enumerate(betas):
             wider = index in self.transitions
             width, stride = channels, 1 + wider
-            channels *= 1 + wider
-            branch = nn.Sequential(
-                nn.ReLU(),
-                _convolution(width, channels, 3, RELU_GAIN, stride, padding_mode),
-                nn.ReLU(),
-                _convolution(channels, channels, 3, RELU_GAIN, 1, padding_mode),
-                nz.SkipInit(skip_gain),
-            )
-            shortcut = _convolution(width, channels, 1, 1.0, 2) if wider else None
+            channels *= stride
+            first = _convolution(width, channels, 3, gamma=RELU_GAIN, stride=stride, **padding)
+            second = _convolution(channels, channels, 3, gamma=RELU_GAIN, **padding)
+            branch = nn.Sequential(nn.ReLU(), first, nn.ReLU(), second, nz.SkipInit(skip_gain))
+            shortcut = _convolution(width, channels, 1, stride=2) if wider else None
             self.blocks.append(nz.NFResidual(branch, beta, shortcut=shortcut))
 
     def forward(self, input: Tensor) -> Tensor:
@@ -76,17 +63,7 @@ class NFResNet(nn.Module):
         return x
 
 
-def _convolution(
-    inputs: int,
-    outputs: int,
-    side: int,
-    gamma: float = 1.0,
-    stride: int = 1,
-    padding_mode: str = "zeros",
-) -> nz.ScaledWSConv2d:
-    """Make a standardized convolution that keeps the resolution, up to its stride."""
-    form = {"stride": stride, "padding": side // 2, "padding_mode": padding_mode}
-    return nz.ScaledWSConv2d(inputs, outputs, side, **form, bias=False, gamma=gamma)
+_convolution = partial(nz.ScaledWSConv2d, bias=False)
 
 
 @torch.no_grad()
@@ -100,10 +77,9 @@ def stream_variances(model: NFResNet, images: Tensor) -> Tensor:
     return torch.stack([*found, x.square().mean()])
 
 
-def predicted_variances(model: NFResNet, alpha: float = 0.2) -> Tensor:
+def predicted_variances() -> Tensor:
     """Predict the same, from the transitions: [depth + 1]."""
-    depth = len(model.blocks)
-    betas = nz.nf_betas(depth + 1, alpha, model.transitions)
+    betas = nz.nf_betas(NFResNet.depth + 1, transitions=NFResNet.transitions)
     return torch.tensor(betas).square()
 
 
@@ -128,14 +104,8 @@ class StandardizedLinear(nn.Linear):
         return nn.functional.linear(input, weight, self.bias)
 
 
-RECIPES = {
-    "none": nn.Identity,
-    "BatchNorm": lambda: nz.BatchNorm(WIDTH),
-    "LayerNorm": lambda: nz.LayerNorm(WIDTH),
-    "RMSNorm": lambda: nz.RMSNorm(WIDTH),
-    "DyT": lambda: nz.DyT(WIDTH),
-    "NF": nn.Identity,
-}
+RECIPES = {"none": nn.Identity, "NF": nn.Identity}  # width -> norm
+RECIPES |= {kind.__name__: kind for kind in (nz.BatchNorm, nz.LayerNorm, nz.RMSNorm, nz.DyT)}
 
 
 def residual_mlp(recipe: str, depth: int = 6, alpha: float | None = None) -> ResidualMLP:
@@ -153,7 +123,7 @@ def residual_mlp(recipe: str, depth: int = 6, alpha: float | None = None) -> Res
     model = ResidualMLP(
         lambda index: _block(recipe, betas[index]),
         **{"width": WIDTH, "depth": depth, "inputs": 64, "outputs": 10},
-        norm=RECIPES[recipe](),
+        norm=RECIPES[recipe](WIDTH),
     )
     for layer in (model.stem, model.head):
         nn.init.normal_(layer.weight, std=layer.in_features**-0.5)
@@ -174,22 +144,21 @@ def _block(recipe: str, beta: float) -> nn.Module:
     for layer, gain in ((up, 1.0), (down, math.sqrt(2))):
         nn.init.normal_(layer.weight, std=gain * WIDTH**-0.5)
         nn.init.zeros_(layer.bias)
-    branch = nn.Sequential(RECIPES[recipe](), up, nn.ReLU(), down)
+    branch = nn.Sequential(RECIPES[recipe](WIDTH), up, nn.ReLU(), down)
     return nz.Residual(branch, None, "none")
 
 
 # --- training with adaptive clipping ---
 
 
-def agc(clip: float, but: Sequence[str] = ("head.weight", "head.bias")) -> Adjust:
+def agc(clip: float) -> Adjust:
     """Clip each unit's gradient of each member, as `nz.adaptive_clip_grad_` does for one model.
 
-    For the argument `adjust` of `ensembles.train`. Left alone are the parameters named in
-    `but`: the classifier.
+    For the argument `adjust` of `ensembles.train`. The classifier is left alone.
     """
 
     def adjust(parameters: dict[str, Tensor], gradients: dict[str, Tensor]) -> dict[str, Tensor]:
-        names = [name for name in parameters if name not in but]
+        names = [name for name in parameters if not name.startswith("head.")]
         pairs = [parameters[n] for n in names], [gradients[n] for n in names]
         return gradients | dict(zip(names, _clip(*pairs, clip), strict=True))
 

@@ -38,7 +38,7 @@ def he_pair(depth: int, width: int, count: int | None = None, seed: int = 0) -> 
     reads. They stand to be multiplied from the right, x @ W₁. With `count`, that many networks:
     [2, depth, count, width, width].
     """
-    pair = draw(seed, 2, depth, *([] if count is None else [count]), width, width)
+    pair = draw(seed, 2, depth, *[] if count is None else [count], width, width)
     pair[0] *= math.sqrt(2)
     return pair / math.sqrt(width)
 
@@ -62,16 +62,16 @@ def jacobians(
     """
     count, width = input.shape
     x, jacobian = input, torch.eye(width).to(input).expand(count, width, width)
-    whole = torch.ones_like(input)
+    whole, one = torch.ones_like(input), torch.ones_like(input[:, :1])
     found, kept = [jacobian], [whole.mean(1)]
     for up, down in zip(*pairs, strict=True):
-        size = x.square().mean(1, keepdim=True).sqrt() if normalized else torch.ones_like(x[:, :1])
+        size = x.square().mean(1, keepdim=True).sqrt() if normalized else one
         read = x / size
         hidden = torch.einsum("ni,nij->nj", read, up)
         branch = (up * (hidden > 0)[:, None]) @ down
         if normalized:  # the derivative of x over its root mean square
-            inward = read[:, :, None] * (read[:, None] @ branch) / width
-            branch = (branch - inward) / size[..., None]
+            radial = read[:, :, None] * (read[:, None] @ branch) / width
+            branch = (branch - radial) / size[..., None]
         x = x + scale * torch.einsum("ni,nij->nj", hidden.relu(), down)
         jacobian = jacobian + scale * jacobian @ branch
         if relu_after:
@@ -119,16 +119,12 @@ class RecipeBlock(nn.Module):
 
 
 def recipe_mlp(
-    recipe: str,
-    *,
-    width: int,
-    depth: int,
-    inputs: int | None = None,
-    outputs: int | None = None,
-    norm: str | None = None,
+    recipe: str, *, width: int, depth: int, norm: str | None = None, **ends: int
 ) -> ResidualMLP:
-    """Make a residual MLP of such blocks, and draw W₁ by Kaiming and W₂ with variance 1/width."""
-    ends = {"inputs": inputs, "outputs": outputs}
+    """Make a residual MLP of such blocks, and draw W₁ by Kaiming and W₂ with variance 1/width.
+
+    `ends` are the `inputs` and `outputs` of `ResidualMLP`, if it has a stem and a head.
+    """
     model = ResidualMLP(
         lambda _: RecipeBlock(recipe, depth, width, norm), width=width, depth=depth, **ends
     )
@@ -156,8 +152,8 @@ def path_lengths(energies: Tensor) -> Tensor:
         raise ValueError(f"energies must be [blocks] and not negative, got {energies}")
     shares = torch.ones(1, dtype=torch.float64)
     for energy in energies:
-        through = torch.nn.functional.pad(shares, (1, 0)) * energy
-        shares = (torch.nn.functional.pad(shares, (0, 1)) + through) / (1 + energy)
+        by, through = nn.functional.pad(shares, (0, 1)), nn.functional.pad(shares, (1, 0))
+        shares = (by + through * energy) / (1 + energy)
     return shares
 
 

@@ -6,6 +6,7 @@ And deep residual networks without norms: Fixup, and Fixup with one of its rules
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -62,32 +63,31 @@ def wide_net(
     nets: int = 5,
     width: int = 256,
     layers: int = 30,
-    seed: int = 0,
-    held: bool = False,
+    rescaled: bool = False,
 ) -> Tensor:
     """Measure what `iterate` predicts, in networks of finite width: [nets, layers + 1].
 
     Mean squares before each nonlinearity, over 8 Gaussian inputs of second moment `start`; weights
-    have variance gain² / width. With `held` the same network also carries each input at second
+    have variance gain² / width. With `rescaled` the same network also carries each input at second
     moment 1, and both are divided by whatever brings this reference back to 1 at each layer.
     """
-    normal = _draws(seed)
+    normal = drawing(0)
     x = normal(nets, 8, width)
     x = x / x.square().mean(2, keepdim=True).sqrt()
     x = torch.stack([x, math.sqrt(start) * x])
     found = [_energies(x)]
     for _ in range(layers):
         x = function(x) @ (gain / math.sqrt(width) * normal(nets, width, width))
-        if held:
+        if rescaled:
             x = x / x[0].square().mean(2, keepdim=True).sqrt()
         found.append(_energies(x))
     return torch.stack(found, dim=-1)[1]
 
 
-def _draws(seed: int) -> Callable[..., Tensor]:
-    """Return what draws standard normal numbers of a shape, each time the next of one seed."""
+def drawing(seed: int) -> Callable[..., Tensor]:
+    """Return what draws standard normal numbers of any sizes, one tensor after the other."""
     generator = torch.Generator().manual_seed(seed)
-    return lambda *shape: torch.randn(shape, generator=generator, dtype=torch.float64)
+    return partial(torch.randn, generator=generator, dtype=torch.float64)
 
 
 def _energies(x: Tensor) -> Tensor:
@@ -104,8 +104,7 @@ def linear_energies(
     squares of the signal and of the gradient at every place, [nets, layers + 1] each; the signal
     begins with 1 at the first place, the gradient with 1 at the last.
     """
-    normal = _draws(seed)
-    pairs = list(itertools.pairwise(widths))
+    normal, pairs = drawing(seed), itertools.pairwise(widths)
     weights = [normal(nets, n, m) * math.sqrt(RULES[rule](n, m)) for n, m in pairs]
     signal, gradient = normal(nets, examples, widths[0]), normal(nets, examples, widths[-1])
     forward, backward = [signal], [gradient]
@@ -148,15 +147,8 @@ def _sizes(tensors: Sequence[Tensor]) -> Tensor:
 
 # --- Fixup ---
 
-LEAVES_OUT = {  # of Fixup's rules, by recipe
-    "fixup": (),
-    "last": ("last",),
-    "classifier": ("classifier",),
-    "depth": ("depth",),
-    "scalars": ("scalars",),
-    "naive": ("last", "classifier", "depth", "scalars"),
-    "batch": ("last", "classifier", "depth", "scalars"),
-}
+FIXUP = "last", "classifier", "depth", "scalars"  # its rules
+LEAVES_OUT = {"fixup": (), "naive": FIXUP, "batch": FIXUP} | {rule: (rule,) for rule in FIXUP}
 
 
 def fixup_mlp(recipe: str, *, inputs: int, width: int, depth: int, outputs: int) -> ResidualMLP:
@@ -173,11 +165,10 @@ def fixup_mlp(recipe: str, *, inputs: int, width: int, depth: int, outputs: int)
     """
     require_choice("recipe", recipe, LEAVES_OUT)
     left_out = LEAVES_OUT[recipe]
-    stem = nn.Sequential(nn.Linear(inputs, width), nn.ReLU())
     model = ResidualMLP(
         lambda _: nz.Residual(nz.FixupBranch(width), placement="none"),
         **{"width": width, "depth": depth, "inputs": inputs, "outputs": outputs},
-        stem=stem,
+        stem=nn.Sequential(nn.Linear(inputs, width), nn.ReLU()),
     )
     nz.fixup_init_(model, model.head)
     if "classifier" in left_out:
@@ -200,10 +191,10 @@ def hold_scalars(recipes: Sequence[str]) -> Adjust:
     learns = torch.tensor([float("scalars" not in LEAVES_OUT[recipe]) for recipe in recipes])
 
     def adjust(parameters: dict[str, Tensor], gradients: dict[str, Tensor]) -> dict[str, Tensor]:
-        scalars = {n: g for n, g in gradients.items() if n.endswith(("biases", "multiplier"))}
         return gradients | {
             name: gradient * learns.to(gradient).view(-1, *[1] * (gradient.dim() - 1))
-            for name, gradient in scalars.items()
+            for name, gradient in gradients.items()
+            if name.endswith(("biases", "multiplier"))
         }
 
     return adjust

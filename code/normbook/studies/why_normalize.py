@@ -6,13 +6,14 @@ on purpose, and `LandscapeMeter` walks along the step to see how far a gradient 
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 import normalization as nz
-from normbook.lab.ensembles import Ensemble
+from normbook.lab.ensembles import Ensemble, one_each
 from normbook.lab.models import MLP
 
 Change = Callable[[int, Tensor], Tensor]
@@ -27,12 +28,10 @@ class MLPEnsemble(Ensemble):
 
     BatchNorm uses the statistics of the batch at hand, always; there are no running ones.
 
-    Args:
-        members: the networks; their weights are copied.
-        skips: for each member of a residual architecture, whether its skips are there. Without
-            them it computes what the plain MLP of the same weights does, so that plain and
-            residual networks can share an ensemble. None for all.
-        change: maps (layer, x) to x, where x [members, n, width] enters an activation.
+    `skips` say for each member of a residual architecture whether its skips are there; None for
+    all. Without them it computes what the plain MLP of the same weights does, so that plain and
+    residual networks can share an ensemble. `change` maps (layer, x) to x, where x [members, n,
+    width] enters an activation.
 
     Raises: ValueError when the members differ, their norm is neither BatchNorm nor missing, or
         there are skips to leave out where there are none.
@@ -47,7 +46,12 @@ class MLPEnsemble(Ensemble):
         super().__init__(members)
         block = members[0].blocks[0]
         self.residual = isinstance(block, nz.Residual)
-        self.skips, self.change = self._skips(skips), change
+        self.skips, self.change = None, change
+        if skips is not None:
+            if not self.residual or len(skips) != len(members):
+                got = list(skips)
+                raise ValueError(f"skips must be one a member, and these residual, got {got}")
+            self.skips = self.weights.new_tensor([float(skip) for skip in skips])[:, None, None]
         layers = list(block.branch if self.residual else block)
         self.activation, norms = layers[-1], layers[1:-1]
         if norms and not isinstance(norms[0], nz.BatchNorm):
@@ -84,14 +88,6 @@ class MLPEnsemble(Ensemble):
             found = self.outputs(inputs).argmax(-1)
         return (found == targets).double().mean(-1).cpu()
 
-    def _skips(self, skips: Sequence[bool] | None) -> Tensor | None:
-        """Return a factor of the skips, [members, 1, 1], 0 where there is none; None for all."""
-        if skips is None:
-            return None
-        if not self.residual or len(skips) != len(self.models):
-            raise ValueError(f"skips must be one a member, and these residual, got {list(skips)}")
-        return self.weights.new_tensor([float(skip) for skip in skips])[:, None, None]
-
     def _linear(self, name: str, x: Tensor) -> Tensor:
         """Apply every member's linear layer `name` to x [n, in] or [members, n, in]."""
         weight = self.parameters[f"{name}.weight"].mT
@@ -105,12 +101,10 @@ class MLPEnsemble(Ensemble):
         x = self._linear(f"{name}.0", x)
         if self.eps is None:
             return x
-        weight, bias = (
-            self.parameters[f"{name}.1.{part}"].flatten() for part in ("weight", "bias")
-        )
+        affine = [self.parameters[f"{name}.1.{part}"].flatten() for part in ("weight", "bias")]
         channels = x.transpose(0, 1).flatten(1)  # [n, members · width]: one channel a unit
         # PyTorch's own, one call instead of eight: that it is the engine's is tested
-        y = nn.functional.batch_norm(channels, None, None, weight, bias, True, eps=self.eps)
+        y = nn.functional.batch_norm(channels, None, None, *affine, training=True, eps=self.eps)
         return y.unflatten(1, (len(x), -1)).transpose(0, 1)
 
 
@@ -125,13 +119,9 @@ class ShiftingNoise:
     z ~ N(0, 1) is drawn for every example. So the noise is independent between examples, its mean
     is not 0 and its variance not 1. At each `step` new m and s are drawn.
 
-    Args:
-        doses: one a member; 0 leaves that member alone, bit for bit.
-        seed: of the noise, not of the members.
-        frozen: for each member, whether it keeps the first step's m and s: the same noise, but a
-            distribution that stays. None for all moving.
-        shift_only: for each member, whether z is left out, so that the noise is a mere shift of the
-            distribution, common to all examples. None for none.
+    `doses` are one a member; 0 leaves that member alone, bit for bit. A `frozen` member keeps the
+    first step's m and s: the same noise, but a distribution that stays. With `shift_only` z is left
+    out: the noise is a mere shift, common to all examples. Both are one for all or one each.
 
     Source: the experiment is that of Santurkar et al. 2018 (arXiv 1805.11604), section 2.1.
     """
@@ -140,18 +130,18 @@ class ShiftingNoise:
         self,
         doses: Sequence[float],
         seed: int = 0,
-        frozen: Sequence[bool] | None = None,
-        shift_only: Sequence[bool] | None = None,
+        frozen: bool | Sequence[bool] = False,
+        shift_only: bool | Sequence[bool] = False,
     ) -> None:
         if not doses or min(doses) < 0:
             raise ValueError(f"doses must be at least one number, none below 0, got {list(doses)}")
-        column = lambda values: torch.tensor(values, dtype=torch.float64)[:, None, None]  # noqa: E731
-        self.doses = column(list(doses))
-        self.frozen = column([float(f) for f in _one_each("frozen", frozen, doses)])
-        self.spread = column([1.0 - float(s) for s in _one_each("shift_only", shift_only, doses)])
-        self.generator = torch.Generator().manual_seed(seed)
+        flags = {"frozen": frozen, "shift_only": shift_only}
+        given = [list(doses), *(one_each(n, v, len(doses)) for n, v in flags.items())]
+        columns = torch.tensor(given, dtype=torch.float64)[..., None, None]
+        self.doses, self.frozen, self.spread = *columns[:2], 1 - columns[2]
+        self.source = {"generator": torch.Generator().manual_seed(seed), "dtype": torch.float64}
         self.first: dict[int, tuple[Tensor, Tensor]] = {}
-        self.now: dict[int, tuple[Tensor, Tensor]] = {}
+        self.step()
 
     def step(self) -> None:
         """Forget this step's means and spreads: the next call for each layer draws new ones."""
@@ -160,7 +150,7 @@ class ShiftingNoise:
     def __call__(self, layer: int, x: Tensor) -> Tensor:
         """Return x [members, n, width] with the layer's noise added."""
         mean, spread = self._law(layer, x.shape[-1])
-        z = self._draw(torch.randn, *x.shape[1:])
+        z = torch.randn(*x.shape[1:], **self.source)
         noise = self.doses * (mean + self.spread * spread * z)
         return torch.where(self.doses.to(x) > 0, x + noise.to(x), x)
 
@@ -168,32 +158,18 @@ class ShiftingNoise:
         """Return the means and spreads of this step, [members, 1, width] each."""
         if layer not in self.now:
             low, high = SPREADS
-            mean, share = self._draw(torch.randn, width), self._draw(torch.rand, width)
+            mean, share = torch.randn(width, **self.source), torch.rand(width, **self.source)
             self.now[layer] = mean, low + (high - low) * share
             self.first.setdefault(layer, self.now[layer])
         pairs = zip(self.first[layer], self.now[layer], strict=True)
         return tuple(self.frozen * first + (1 - self.frozen) * now for first, now in pairs)
 
-    def _draw(self, law: Callable[..., Tensor], *shape: int) -> Tensor:
-        """Draw from the noise's own generator, on the CPU."""
-        return law(*shape, generator=self.generator, dtype=torch.float64)
-
-
-def _one_each(name: str, flags: Sequence[bool] | None, doses: Sequence[float]) -> list[bool]:
-    """Give every dose its flag, False by default; ValueError unless they are as many."""
-    found = [False] * len(doses) if flags is None else list(flags)
-    if len(found) != len(doses):
-        raise ValueError(f"{name} must have one entry a dose, got {len(found)} for {len(doses)}")
-    return found
-
 
 class DriftMeter:
     """Records mean and standard deviation of what enters each activation, step by step.
 
-    Give it as `watch` to `train`; the ensemble's noise moves on at the same time.
-
-    Attributes:
-        moments: one entry a step, [2, members, layers, width]: means, then standard deviations.
+    Give it as `watch` to `train`; the ensemble's noise moves on at the same time. `moments` has one
+    entry a step, [2, members, layers, width]: means, then standard deviations.
     """
 
     def __init__(self, inputs: Tensor) -> None:
@@ -222,10 +198,8 @@ def drift(moments: Sequence[Tensor]) -> Tensor:
     which is the Wasserstein-2 distance of two Gaussians with these moments, relative to the width
     of the first. Averaged over layers and steps.
 
-    Args:
-        moments: one tensor [2, members, layers, width] a step, as a `DriftMeter` keeps them.
-
-    Raises: ValueError with fewer than two steps.
+    `moments`: one tensor [2, members, layers, width] a step, as a `DriftMeter` keeps them; fewer
+    than two steps raise ValueError.
     """
     if len(moments) < 2:
         raise ValueError(f"moments must have at least 2 steps, got {len(moments)}")
@@ -241,12 +215,9 @@ def drift(moments: Sequence[Tensor]) -> Tensor:
 class Landscape(NamedTuple):
     """What one walks over on the line θ − a · g, g the gradient at θ: [members] each.
 
-    Attributes:
-        loss_low: the smallest loss over the distances a.
-        loss_high: the largest.
-        gradient_change: the largest ‖g(θ − a · g) − g(θ)‖.
-        gradient: ‖g(θ)‖.
-        smoothness: the largest ‖g(θ − a · g) − g(θ)‖ / ‖a · g‖, the effective β.
+    `loss_low` and `loss_high` are the smallest and largest loss over the distances a, `gradient` is
+    ‖g(θ)‖, `gradient_change` the largest ‖g(θ − a · g) − g(θ)‖, and `smoothness` the largest of
+    these over ‖a · g‖, the effective β.
     """
 
     loss_low: Tensor
@@ -261,13 +232,8 @@ def along_the_step(
 ) -> Landscape:
     """Walk from each member's weights along its own negative gradient; the weights are put back.
 
-    Args:
-        ensemble: the members.
-        inputs: the examples of the loss, [n, …].
-        targets: their classes, [n].
-        distances: learning rates a > 0, each one place on the line.
-
-    Raises: ValueError without distances, or with one that is not above 0.
+    The loss is on inputs [n, …] with classes targets [n]. `distances` are learning rates a > 0,
+    each one place on the line; none, or one that is not above 0, raises ValueError.
 
     Source: Santurkar et al. 2018 (arXiv 1805.11604), section 3.2 and figure 4.
     """
@@ -292,15 +258,13 @@ def along_the_step(
 class LandscapeMeter:
     """Looks along the step every so many steps; give it as `watch` to `train`.
 
-    Attributes:
-        steps: at which it looked.
-        found: a `Landscape` each.
+    `steps` are those at which it looked, and `found` has a `Landscape` for each.
     """
 
     def __init__(
         self, inputs: Tensor, targets: Tensor, distances: Sequence[float], every: int = 1
     ) -> None:
-        self.inputs, self.targets, self.distances = inputs, targets, distances
+        self.look = partial(along_the_step, inputs=inputs, targets=targets, distances=distances)
         self.every, self.count = every, 0
         self.steps: list[int] = []
         self.found: list[Landscape] = []
@@ -309,7 +273,7 @@ class LandscapeMeter:
         """Look, if it is time to."""
         if self.count % self.every == 0:
             self.steps.append(self.count)
-            self.found.append(along_the_step(ensemble, self.inputs, self.targets, self.distances))
+            self.found.append(self.look(ensemble))
         self.count += 1
 
     def path(self) -> Landscape:

@@ -12,30 +12,24 @@ from normbook.lab import ensembles
 from normbook.lab.ensembles import OPTIMIZERS, Groups
 from normbook.lab.models import ResidualMLP
 from normbook.lab.probes import recorded, recorded_inputs
-from normbook.lab.training import Loss, cross_entropy
+from normbook.lab.training import cross_entropy
 
 
 def train(
-    models: Sequence[nn.Module],
-    groups: Sequence[Groups],
-    inputs: Tensor,
-    targets: Tensor,
-    **options,
+    models: Sequence[nn.Module], groups: Sequence[Groups], *data: Tensor, **options
 ) -> Tensor:
     """Train models at rates of their own, as `ensembles.train` does: losses [members, steps].
 
-    A member that diverges goes on, and its losses say so.
+    `data` are inputs and targets. A member that diverges goes on, and its losses say so.
     """
-    data = inputs, targets
     return ensembles.train(models, *data, groups=groups, bound=math.inf, **options).losses
 
 
-def evaluate_all(
-    models: Sequence[nn.Module], inputs: Tensor, targets: Tensor, loss: Loss = cross_entropy
-) -> Tensor:
-    """Return the loss of each model on the data: [models]."""
+def evaluate_all(models: Sequence[nn.Module], inputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the cross-entropy of each model on the data: [models]."""
     with torch.no_grad():
-        return torch.stack([loss(model(inputs), targets) for model in models]).double().cpu()
+        found = [cross_entropy(model(inputs), targets) for model in models]
+        return torch.stack(found).double().cpu()
 
 
 def scaled_mlp(inputs: int, width: int, depth: int, outputs: int, scale: float) -> ResidualMLP:
@@ -80,9 +74,7 @@ def draw_(layers: Sequence[nn.Linear], gain: float) -> None:
 class Coordinates(NamedTuple):
     """Root mean squares of layers' outputs, [steps + 1, places] each, index 0 before any step.
 
-    Attributes:
-        size: of the outputs.
-        change: of the outputs minus those before any step.
+    `size` is of the outputs, `change` of the outputs minus those before any step.
     """
 
     size: Tensor
@@ -98,7 +90,6 @@ def coordinates(
     *,
     steps: int,
     optimizer: str = "adam",
-    loss: Loss = cross_entropy,
 ) -> Coordinates:
     """Take a few steps on one batch, and measure what the layers put out before and after each.
 
@@ -112,7 +103,7 @@ def coordinates(
     found = []
     for step in range(steps + 1):
         with recorded(list(layers)) as outputs, recorded_inputs(attentions) as taken:
-            value = loss(model(inputs), targets)
+            value = cross_entropy(model(inputs), targets)
         logits = [attention.logits(taken[attention]) for attention in attentions]
         found.append([v.detach() for v in [*(outputs[layer] for layer in layers), *logits]])
         if step < steps:

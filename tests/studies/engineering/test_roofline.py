@@ -9,38 +9,30 @@ from normbook.studies.engineering import roofline
 ROWS, WIDTH = 16, 32
 
 
-@pytest.fixture
-def x():
-    return torch.randn(ROWS, WIDTH, dtype=torch.float64)
+X = torch.randn(ROWS, WIDTH, dtype=torch.float64)
 
 
-def count(call):
-    return roofline.operations(dispatch.record(call))
+def count(call, bytes_each=8):
+    return roofline.operations(dispatch.record(call), bytes_each)
 
 
 @pytest.mark.parametrize(
     ("call", "expected"),
     [
-        (lambda x: (x + 1) * x, 2 * ROWS * WIDTH),  # as many as are written
-        (lambda x: x.mean(-1), ROWS * WIDTH),  # as many as are read
-        (lambda x: torch.rsqrt(x[:, :1]), ROWS),
-        (lambda x: torch.addcmul(x, x, x), 2 * ROWS * WIDTH),
-        (lambda x: x.clone(), 0),
+        (lambda: (X + 1) * X, 2 * ROWS * WIDTH),  # elementwise: what is written
+        (lambda: X.mean(-1), ROWS * WIDTH),  # a reduction: what is read
+        (lambda: torch.rsqrt(X[:, :1]), ROWS),
+        (lambda: torch.addcmul(X, X, X), 2 * ROWS * WIDTH),
+        (lambda: X.clone(), 0),
     ],
 )
-def test_operators_are_counted_as_by_hand(x, call, expected):
-    assert count(lambda: call(x)) == expected
+def test_operations_are_counted_as_by_hand(call, expected):
+    assert count(call) == expected
 
 
-def test_single_precision_has_four_bytes(x):
-    single = x.float()
-    found = dispatch.record(lambda: single * single)
-    assert roofline.operations(found, bytes_each=4) == ROWS * WIDTH
-
-
-def test_an_operator_of_unknown_cost_is_refused(x):
-    with pytest.raises(ValueError, match="'mm'"):
-        count(lambda: x @ x.T)
+def test_single_precision_has_four_bytes():
+    single = X.float()
+    assert count(lambda: single * single, bytes_each=4) == ROWS * WIDTH
 
 
 def test_the_first_two_calls_do_not_count(monkeypatch):
@@ -54,7 +46,9 @@ def test_the_first_two_calls_do_not_count(monkeypatch):
     assert found == {"slow": 1.0, "fast": 0.0}
 
 
-def test_no_repeats_are_refused():
+def test_refusals():
+    with pytest.raises(ValueError, match="'mm'"):
+        count(lambda: X @ X.T)
     with pytest.raises(ValueError, match="repeats must be at least 1"):
         roofline.fastest({}, repeats=0)
 
@@ -80,12 +74,12 @@ def test_the_machine_computes_and_copies():
     assert bandwidth > 1e6
 
 
-def test_a_failure_to_compile_is_one_line(monkeypatch, capsys, x):
+def test_a_failure_to_compile_is_one_line(monkeypatch, capsys):
     def fail(*_, **__):
         raise RuntimeError("no compiler\nanywhere")
 
     monkeypatch.setattr(torch, "compile", fail)
-    assert roofline.compiled(torch.sin, x) == (None, 0)
+    assert roofline.compiled(torch.sin, X) == (None, 0)
     said = capsys.readouterr().out
     assert said.count("\n") == 1
     assert "C++ compiler" in said
@@ -94,6 +88,5 @@ def test_a_failure_to_compile_is_one_line(monkeypatch, capsys, x):
 def test_kernels_are_counted_in_the_generated_code():
     code = "\ncpp_fused_mul_0 = async_compile.cpp_pybinding(\ntriton_fused_x = 1\n"
     assert len(roofline.KERNEL.findall(code)) == 1
-    assert (
-        len(roofline.KERNEL.findall(code + "\ntriton_per_fused_a_1 = async_compile.triton(")) == 2
-    )
+    code += "\ntriton_per_fused_a_1 = async_compile.triton("
+    assert len(roofline.KERNEL.findall(code)) == 2

@@ -17,11 +17,7 @@ NATIVE = {
 }
 
 
-@pytest.fixture(autouse=True)
-def double():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 @pytest.mark.parametrize("name", NATIVE)
@@ -38,11 +34,12 @@ def test_a_layer_is_the_linear_map_and_its_norm(name):
     assert torch.equal(layer(x), layer.norm(x @ layer.linear.weight.T))
 
 
-def test_weight_norm_keeps_the_rows_that_were_drawn():
+def test_weight_norm_keeps_the_rows_that_were_drawn_and_parametrizes_no_other_layer():
     plain, ours = side_by_side.layer_of("DyT"), side_by_side.layer_of("WeightNorm")
-    with torch.no_grad():
-        rows = ours.linear.weight / plain.linear.weight
+    rows = (ours.linear.weight / plain.linear.weight).detach()
     assert torch.allclose(rows, rows[:, :1].expand_as(rows))
+    assert isinstance(plain.linear.weight, nn.Parameter)
+    assert not isinstance(ours.linear.weight, nn.Parameter)
 
 
 def test_a_layer_that_mixes_features_moves(monkeypatch):
@@ -50,17 +47,14 @@ def test_a_layer_that_mixes_features_moves(monkeypatch):
         def forward(self, input):
             return input + input.sum(-1, keepdim=True)
 
-    assert side_by_side.dependence("DyT", range(2))["other features"] == "same"
     monkeypatch.setattr(side_by_side, "norm_of", lambda *_: Mixes())
-    assert side_by_side.dependence("DyT", range(2))["other features"] == "moves"
-    assert side_by_side.dependence("DyT", range(2))["other examples"] == "same"
+    found = side_by_side.dependence("DyT", range(2))
+    assert (found["other features"], found["other examples"]) == ("moves", "same")
 
 
-@pytest.mark.parametrize(
-    ("count", "words"), [(0, "0"), (1, "1"), (8, "d"), (16, "2d"), (17, "2d + 1"), (80, "10d")]
-)
-def test_counts_are_written_in_widths(count, words):
-    assert side_by_side.in_widths(count) == words
+def test_counts_are_written_in_widths():
+    found = [side_by_side.in_widths(count) for count in (0, 1, 8, 16, 17, 80)]
+    assert found == ["0", "1", "d", "2d", "2d + 1", "10d"]
 
 
 def test_a_fused_norm_makes_two_passes(monkeypatch):

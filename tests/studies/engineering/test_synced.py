@@ -1,41 +1,43 @@
 """BatchNorm over two processes against PyTorch's own BatchNorm on the whole batch."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
-from engine_helpers import normal, refused
-from helpers import ROOT
+from engine_helpers import assert_close, normal
+from helpers import output_of
 
 from normbook.studies.engineering import synced
 
-TOLERANCE = 1e-12
-SHAPES = {"vectors": (32, 5), "images": (12, 3, 4, 2)}
-SIZES = {"equal": [0.5, 0.5], "unequal": [0.75, 0.25]}
-CASES = [("vectors", "unequal"), ("images", "equal")]
-CHANNELS_MEAN = 50.0
+CASES = {  # shape of the batch, shares, and whether the statistics are
+    "equal": ((32, 5), [16, 16], True),
+    "unequal": ((32, 5), [24, 8], True),
+    "images": ((12, 3, 4, 2), [9, 3], True),
+    "one value": ((7, 4), [6, 1], True),
+    "alone": ((32, 5), [24, 8], False),
+    "images alone": ((12, 3, 4, 2), [6, 6], False),
+}
+SYNCED = [name for name, (*_, synchronized) in CASES.items() if synchronized]
+ALONE = [name for name in CASES if name not in SYNCED]
 
 
 def case(shape, sizes, synchronized=True):
-    x = normal(*shape, offset=CHANNELS_MEAN, scale=2.0)
-    grad = normal(*shape, seed=1)
+    x, grad = normal(*shape, offset=50.0, scale=2.0), normal(*shape, seed=1)
     weight, bias = normal(shape[1], seed=2), normal(shape[1], seed=3)
-    split = [round(size * shape[0]) for size in sizes]
-    return x, grad, synced.Job(x.split(split), grad.split(split), weight, bias, synchronized)
+    return (
+        x,
+        grad,
+        synced.SharedBatch(x.split(sizes), grad.split(sizes), weight, bias, synchronized),
+    )
 
 
-def whole(x, grad, job):
+BATCH = case((4, 2), [2, 2])[-1]
+
+
+def whole(x, grad, batch):
     """PyTorch's own, on one process with everything: output and the three gradients."""
-    norm = torch.nn.BatchNorm1d if x.dim() == 2 else torch.nn.BatchNorm2d
-    norm = norm(x.shape[1], job.eps, dtype=torch.float64)
-    with torch.no_grad():
-        norm.weight.copy_(job.weight)
-        norm.bias.copy_(job.bias)
-    leaf = x.clone().requires_grad_()
-    output = norm(leaf)
-    return output, *torch.autograd.grad(output, [leaf, norm.weight, norm.bias], grad)
+    leaves = [value.clone().requires_grad_() for value in (x, batch.weight, batch.bias)]
+    own = torch.nn.functional.batch_norm
+    output = own(leaves[0], None, None, *leaves[1:], training=True, eps=batch.eps)
+    return output, *torch.autograd.grad(output, leaves, grad)
 
 
 def joined(parts):
@@ -47,59 +49,39 @@ def joined(parts):
     ]
 
 
-def gap(actual, expected):
-    return (actual - expected).abs().max().item()
-
-
-def assert_whole(parts, x, grad, job):
-    for actual, expected in zip(joined(parts), whole(x, grad, job), strict=True):
-        assert gap(actual, expected) < TOLERANCE * max(1.0, expected.abs().max().item())
-
-
 @pytest.fixture(scope="module")
 def done():
     """All cases in one start of the two processes: each costs an import of PyTorch."""
-    keys = [(*names, synchronized) for names in CASES for synchronized in (True, False)]
-    cases = [case(SHAPES[shape], SIZES[sizes], flag) for shape, sizes, flag in keys]
-    keys, cases = [*keys, "single"], [*cases, case((7, 4), [6 / 7, 1 / 7])]
-    parts = synced.run([job for _, _, job in cases])
-    return {key: (*one, got) for key, one, got in zip(keys, cases, parts, strict=True)}
+    cases = [case(*given) for given in CASES.values()]
+    parts = synced.run([batch for _, _, batch in cases])
+    return {name: (*one, got) for name, one, got in zip(CASES, cases, parts, strict=True)}
 
 
-@pytest.mark.parametrize(("shape", "sizes"), CASES)
-def test_synchronized_it_is_the_whole_batchs_norm(done, shape, sizes):
-    x, grad, job, parts = done[shape, sizes, True]
-    assert_whole(parts, x, grad, job)
+@pytest.mark.parametrize("name", SYNCED)
+def test_synchronized_it_is_the_whole_batchs_norm(done, name):
+    x, grad, batch, parts = done[name]
+    for actual, expected in zip(joined(parts), whole(x, grad, batch), strict=True):
+        assert_close(actual, expected)
     axes = [axis for axis in range(x.dim()) if axis != 1]
     for part in parts:
-        assert gap(part.mean, x.mean(axes)) < TOLERANCE * CHANNELS_MEAN
-        assert gap(part.variance, x.var(axes, correction=0)) < 10 * TOLERANCE
-
-
-@pytest.mark.parametrize(("shape", "sizes"), CASES)
-def test_alone_each_process_norms_its_own_share(done, shape, sizes):
-    x, grad, job, parts = done[shape, sizes, False]
-    for part, share, upstream in zip(parts, job.inputs, job.gradients, strict=True):
-        assert_whole([part], share, upstream, job)
-    # and that is not the norm of the whole batch
-    assert gap(joined(parts)[0], whole(x, grad, job)[0]) > 0.01
-    assert gap(joined(parts)[1], whole(x, grad, job)[1]) > 0.01
-
-
-def test_a_share_of_one_value_is_enough(done):
-    x, grad, job, parts = done["single"]
-    assert_whole(parts, x, grad, job)
-
-
-@pytest.mark.parametrize(("shape", "sizes"), CASES)
-def test_the_bytes_depend_on_the_channels_alone(done, shape, sizes):
-    channels = SHAPES[shape][1]
-    for part in done[shape, sizes, True][-1]:
-        assert part.sent_forward == 8 * (2 * channels + 1)
-        assert part.sent_backward == 8 * 2 * channels
+        assert_close(part.mean, x.mean(axes))
+        assert_close(part.variance, x.var(axes, correction=0))
+        # the bytes depend on the channels alone
+        assert part.sent_forward == 8 * (2 * x.shape[1] + 1)
+        assert part.sent_backward == 8 * 2 * x.shape[1]
         assert part.collectives == 2
-    for part in done[shape, sizes, False][-1]:
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_alone_each_process_norms_its_own_share(done, name):
+    x, grad, batch, parts = done[name]
+    for part, share, upstream in zip(parts, batch.inputs, batch.gradients, strict=True):
+        for actual, expected in zip(joined([part]), whole(share, upstream, batch), strict=True):
+            assert_close(actual, expected)
         assert (part.sent_forward, part.sent_backward, part.collectives) == (0, 0, 0)
+    # and that is not the norm of the whole batch
+    for actual, expected in zip(joined(parts)[:2], whole(x, grad, batch)[:2], strict=True):
+        assert (actual - expected).abs().max() > 0.01
 
 
 def test_combine_merges_any_number_of_parts():
@@ -110,53 +92,46 @@ def test_combine_merges_any_number_of_parts():
     squares = torch.stack([(piece - piece.mean(0)).square().sum(0) for piece in pieces])
     total, mean, square = synced.combine(counts, means, squares)
     assert total == 60
-    assert gap(mean, x.mean(0)) < TOLERANCE
-    assert gap(square / 60, x.var(0, correction=0)) < TOLERANCE
+    assert_close(mean, x.mean(0))
+    assert_close(square / 60, x.var(0, correction=0))
 
 
-def test_a_process_that_fails_is_reported():
-    job = case((4, 2), [0.5, 0.5])[-1]
-    halves = [job.inputs[0], job.inputs[1].float()]  # the collectives will not take both
+def test_a_process_that_fails_is_reported_and_time_runs_out():
+    halves = [BATCH.inputs[0], BATCH.inputs[1].float()]  # the collectives will not take both
     with pytest.raises(RuntimeError, match=r"process \d failed"):
-        synced.run([job._replace(inputs=halves)], timeout=60)
-
-
-def test_time_runs_out():
+        synced.run([BATCH._replace(inputs=halves)], timeout=60)
     with pytest.raises(RuntimeError, match=r"done in 0\.01 s"):
-        synced.run([case((4, 2), [0.5, 0.5])[-1]], timeout=0.01)
+        synced.run([BATCH], timeout=0.01)
 
 
-def changed(**changes):
-    """Two processes' job, with something in it that does not fit."""
-    return lambda: synced.run([case((4, 2), [0.5, 0.5])[-1]._replace(**changes)])
+@pytest.mark.parametrize(
+    ("batches", "words"),
+    [
+        ([], "same number of shares"),
+        ([BATCH._replace(inputs=[])], "same number of shares"),
+        ([BATCH._replace(inputs=[], gradients=[])], "same number of shares"),
+        ([BATCH._replace(weight=torch.ones(3))], "weight must have shape"),
+        ([BATCH._replace(bias=torch.ones(3))], "bias must have shape"),
+        ([BATCH._replace(inputs=[torch.ones(2)] * 2)], "not empty"),
+        ([BATCH._replace(gradients=[torch.ones(2, 3), torch.ones(2, 2)])], "shaped alike"),
+    ],
+)
+def test_batches_that_do_not_fit_are_refused(batches, words):
+    with pytest.raises(ValueError, match=words):
+        synced.run(batches)
 
 
-CHANGES = [
-    (lambda: synced.run([]), "same number of shares"),
-    (changed(inputs=[]), "same number of shares"),
-    (changed(weight=torch.ones(3)), "weight must have shape"),
-    (changed(bias=torch.ones(3)), "bias must have shape"),
-    (changed(inputs=[torch.ones(2), torch.ones(2)]), "not empty"),
-    (changed(gradients=[torch.ones(2, 3), torch.ones(2, 2)]), "shaped alike"),
-]
-test_jobs_that_do_not_fit_are_refused = refused([(run, ValueError, say) for run, say in CHANGES])
+NO_GUARD = """
+print('once')
+import torch
+from normbook.studies.engineering import synced
+x = torch.randn(4, 2, dtype=torch.float64)
+one = torch.ones(2, dtype=torch.float64)
+parts = synced.run([synced.SharedBatch(x.split(2), x.split(2), one, one)])
+print(len(parts[0]))
+"""
 
 
 def test_a_program_without_a_main_guard_may_call_it():
     """A notebook has none either: nothing of the caller runs again in the processes."""
-    program = (
-        "print('once')\n"
-        "import torch\n"
-        "from normbook.studies.engineering import synced\n"
-        "x = torch.randn(4, 2, dtype=torch.float64)\n"
-        "one = torch.ones(2, dtype=torch.float64)\n"
-        "parts = synced.run([synced.Job(x.split(2), x.split(2), one, one)])\n"
-        "print(len(parts[0]))\n"
-    )
-    answer = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": str(ROOT / "code")},
-        capture_output=True,
-        text=True,
-    )
-    assert answer.stdout.split() == ["once", "2"], answer.stderr
+    assert output_of(NO_GUARD).split() == ["once", "2"]

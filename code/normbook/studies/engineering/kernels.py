@@ -18,13 +18,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from normbook.engine.checks import (
-    HALF_DTYPES,
-    computation_dtype,
-    require_choice,
-    require_number,
-    require_parameter,
-)
+from normbook.engine.checks import HALF_DTYPES, computation_dtype, require_choice, require_trailing
 
 MAX_WIDTH = 65536  # a program keeps its whole row on the chip
 MAX_INTERPRETED_PROGRAMS = 4
@@ -66,11 +60,8 @@ def source(name: str) -> str:
     Raises: ValueError on another name.
     """
     text = SOURCE.read_text(encoding="utf-8")
-    functions = {
-        node.name: ast.get_source_segment(text, node)
-        for node in ast.parse(text).body
-        if isinstance(node, ast.FunctionDef)
-    }
+    nodes = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
+    functions = {node.name: ast.get_source_segment(text, node) for node in nodes}
     require_choice("name", name, functions)
     return "@triton.jit\n" + functions[name]
 
@@ -106,7 +97,7 @@ def rms_norm(
 
     Shapes: input and output [..., width]; weight [width]. Raises as `layer_norm`.
     """
-    _require(input, normalized_shape, {"weight": weight}, 0.0 if eps is None else eps)
+    _require(input, normalized_shape, {"weight": weight}, eps or 0.0)
     eps = torch.finfo(computation_dtype(input)).eps if eps is None else eps
     return _FusedNorm.apply(input, weight, None, eps, False)
 
@@ -150,14 +141,10 @@ class _FusedNorm(torch.autograd.Function):
             launch = _kernels().norm_backward[(programs,)]
             with torch.cuda.device_of(x):
                 launch(grad_y, x, *pointers, inverse, grad_x, *sums, rows, width, **ctx.settings)
-        grad_weight, grad_bias = sums.sum(1)
-        return (
-            grad_x.reshape(grad.shape),
-            None if weight is None else grad_weight.to(weight.dtype),
-            None if ctx.bias_dtype is None else grad_bias.to(ctx.bias_dtype),
-            None,
-            None,
-        )
+        dtypes = None if weight is None else weight.dtype, ctx.bias_dtype
+        pairs = zip(sums.sum(1), dtypes, strict=True)
+        grads = (None if dtype is None else value.to(dtype) for value, dtype in pairs)
+        return grad_x.reshape(grad.shape), *grads, None, None
 
 
 def _settings(width: int, dtype: torch.dtype) -> dict:
@@ -190,20 +177,13 @@ def _require(input: Tensor, shape: int | tuple[int], parameters: dict, eps: floa
     available = kernels_available()
     if not available.can_run:
         raise RuntimeError(f"the fused norms cannot run here. {available.reason}")
-    if input.dtype not in DTYPES:
-        raise TypeError(f"input must have a real floating-point dtype, got {input.dtype}")
-    sizes = tuple(shape) if isinstance(shape, tuple | list | torch.Size) else (shape,)
-    if input.dim() < 1 or sizes != (input.shape[-1],):
-        raise ValueError(
-            f"normalized_shape must be the last axis alone, got {sizes} for {tuple(input.shape)}"
-        )
-    if not 1 <= sizes[0] <= MAX_WIDTH:
-        raise ValueError(f"input must have a width of 1 to {MAX_WIDTH}, got {sizes[0]}")
-    require_number("eps", eps, low=0)
+    if len(require_trailing(input, shape, parameters, eps)) > 1:
+        raise ValueError(f"normalized_shape must be the last axis alone, got {tuple(shape)}")
+    require_choice("the input's dtype", input.dtype, DTYPES)
+    if input.shape[-1] > MAX_WIDTH:
+        raise ValueError(f"input must have a width of 1 to {MAX_WIDTH}, got {input.shape[-1]}")
     if not (_interpreted() or input.is_cuda):
         raise ValueError(f"input must be on the GPU, got one on {input.device}")
-    for name, value in parameters.items():
-        require_parameter(name, value, sizes, input)
 
 
 # --- The benchmark ---
@@ -252,11 +232,9 @@ def benchmark(
     timings = []
     for name, (mine, native, parameters, eps) in pairs.items():
         for passes, moved in (("forward", 2), ("forward and backward", 5)):
-            times = [
-                timer(_call(norm, x, parameters, eps, backward=moved == 5))
-                for norm in (mine, native)
-            ]
-            ratio, share = times[0] / times[1], (moved / times[0]) / (2 / copy)
+            calls = [_call(norm, x, parameters, eps, moved == 5) for norm in (mine, native)]
+            ours, theirs = map(timer, calls)
+            ratio, share = ours / theirs, (moved / ours) / (2 / copy)
             timings.append(Timing(name, passes, ratio, share))
             print(f"{name:10} {passes:20} {ratio:.2f} x PyTorch's, {share:.0%} of a copy")
     return timings

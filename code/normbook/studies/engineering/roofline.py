@@ -17,15 +17,12 @@ from normbook.lab.dispatch import Operator
 
 # Operations a value that goes in (reductions) or comes out (all others).
 OPERATIONS = {
-    "addcmul": 2,
-    "linalg_vector_norm": 2,
-    "mean": 1,
-    "sum": 1,
     "var_mean": 3,
+    **dict.fromkeys(("addcmul", "linalg_vector_norm"), 2),
     **dict.fromkeys(("add", "sub", "mul", "div", "rsqrt", "pow", "square", "tanh"), 1),
-    **dict.fromkeys(("add_", "mul_", "rsub", "copy_", "_to_copy", "clone"), 1),
+    **dict.fromkeys(("add_", "mul_", "rsub", "mean", "sum"), 1),
+    **dict.fromkeys(("copy_", "_to_copy", "clone"), 0),
 }
-NO_ARITHMETIC = "copy_", "_to_copy", "clone"
 KERNEL = re.compile(r"^\w+_fused_\w+ = async_compile", re.MULTILINE)
 
 
@@ -38,9 +35,8 @@ def operations(operators: Sequence[Operator], bytes_each: int = 8) -> int:
     for operator in operators:
         if operator.name not in OPERATIONS:
             raise ValueError(f"operators must be elementwise or sums, got {operator.name!r}")
-        if operator.name not in NO_ARITHMETIC:
-            values = (operator.read if operator.reduction else operator.written) // bytes_each
-            total += OPERATIONS[operator.name] * values
+        values = (operator.read if operator.reduction else operator.written) // bytes_each
+        total += OPERATIONS[operator.name] * values
     return total
 
 
@@ -83,13 +79,9 @@ def machine(side: int = 512, numbers: int = 2**22) -> tuple[float, float]:
     left, right = torch.rand(2, side, side, dtype=torch.float32)
     source = torch.rand(numbers, dtype=torch.float32)
     target, product = torch.empty_like(source), torch.empty_like(left)
-    times = fastest(
-        {
-            "product": lambda: torch.mm(left, right, out=product),
-            "copy": lambda: target.copy_(source),
-        }
-    )
-    return 2 * side**3 / times["product"], 8 * numbers / times["copy"]
+    multiply, copy = lambda: torch.mm(left, right, out=product), lambda: target.copy_(source)
+    times = fastest({"multiply": multiply, "copy": copy})
+    return 2 * side**3 / times["multiply"], 8 * numbers / times["copy"]
 
 
 def compiled(

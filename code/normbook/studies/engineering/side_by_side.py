@@ -13,12 +13,21 @@ from torch.nn.utils import parametrize
 
 import normalization as nz
 from normbook.engine.checks import require_choice
-from normbook.lab import dispatch, draw, invariances
-from normbook.lab.claims import significant
+from normbook.lab import dispatch, draw, invariances, significant
+from normbook.lab.invariances import ChannelsLast
 
-NAMES = "BatchNorm", "LayerNorm", "RMSNorm", "GroupNorm", "InstanceNorm", "WeightNorm", "DyT"
 WIDTH = invariances.SHAPE[2]  # features, the d of the table
 COUNTED = 64, 32, 64  # examples, positions, features of the input on which operators are counted
+NORMS = {  # width -> norm; None for WeightNorm, which is put on the layer itself
+    "BatchNorm": lambda width: ChannelsLast(nz.BatchNorm(width)),
+    "LayerNorm": nz.LayerNorm,
+    "RMSNorm": lambda width: nz.RMSNorm(width, eps=1e-5),
+    "GroupNorm": lambda width: ChannelsLast(nz.GroupNorm(2, width)),
+    "InstanceNorm": lambda width: ChannelsLast(nz.InstanceNorm(width, affine=True)),
+    "WeightNorm": lambda width: None,
+    "DyT": nz.DyT,
+}
+NAMES = tuple(NORMS)
 
 
 class LinearThenNorm(nn.Module):
@@ -51,18 +60,8 @@ def norm_of(name: str, width: int) -> nn.Module | None:
 
     Raises: ValueError on a name that is not one of `NAMES`.
     """
-    last = invariances.ChannelsLast
-    makers = {
-        "BatchNorm": lambda: last(nz.BatchNorm(width)),
-        "LayerNorm": lambda: nz.LayerNorm(width),
-        "RMSNorm": lambda: nz.RMSNorm(width, eps=1e-5),
-        "GroupNorm": lambda: last(nz.GroupNorm(2, width)),
-        "InstanceNorm": lambda: last(nz.InstanceNorm(width, affine=True)),
-        "WeightNorm": lambda: None,
-        "DyT": lambda: nz.DyT(width),
-    }
-    require_choice("name", name, makers)
-    return makers[name]()
+    require_choice("name", name, NAMES)
+    return NORMS[name](width)
 
 
 def layer_of(name: str, width: int = WIDTH, seed: int = 0) -> LinearThenNorm:

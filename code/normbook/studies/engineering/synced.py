@@ -24,41 +24,31 @@ from torch import Tensor
 
 LOOPBACKS = ("lo", "lo0")  # Linux, macOS
 CHECK_S = 0.02  # between two looks at the processes
+SHARE = "input", "gradient", "weight", "bias", "synchronized", "eps"  # for one process
 
 
-class Job(NamedTuple):
+class SharedBatch(NamedTuple):
     """One forward and backward pass of BatchNorm, shared by the processes.
 
-    Attributes:
-        inputs: what each process holds, [N_rank, C, ...].
-        gradients: of the loss with respect to each process's output, shaped as `inputs`.
-        weight: gain of every channel, [C], the same in all processes.
-        bias: shift of every channel, [C].
-        synced: whether the processes share their statistics, or each uses its own.
-        eps: what is added to the variance.
+    Each process holds its own of `inputs` [N_rank, C, ...], and of `gradients`, which are those of
+    the loss by its output, shaped alike. Gain `weight` and shift `bias` [C] are the same in all.
+    If not `synchronized`, each process uses its own statistics.
     """
 
     inputs: Sequence[Tensor]
     gradients: Sequence[Tensor]
     weight: Tensor
     bias: Tensor
-    synced: bool = True
+    synchronized: bool = True
     eps: float = 1e-5
 
 
 class Part(NamedTuple):
-    """What one process had at the end of a job.
+    """What one process had at the end: output and grad_input [N_rank, C, ...], others [C].
 
-    Attributes:
-        output: its share of the output, [N_rank, C, ...].
-        grad_input: its share of the input's gradient, shaped as output.
-        grad_weight: the gradient of the gain from its own share, [C]; the full one is the sum.
-        grad_bias: the same for the shift, [C].
-        mean: the mean that it subtracted, [C].
-        variance: the biased variance that it divided by, [C].
-        sent_forward: bytes that it handed to collectives in the forward pass.
-        sent_backward: and in the backward pass.
-        collectives: how often it had to wait for the other.
+    The gradients of gain and shift are from its own share: the full ones are the sums. `mean` is
+    what it subtracted, `variance` (biased) what it divided by. It handed `sent_forward` and
+    `sent_backward` bytes to collectives, and had to wait for the other `collectives` times.
     """
 
     output: Tensor
@@ -98,15 +88,15 @@ class Wire:
     """The collectives that a process takes part in, and the bytes that it hands to them.
 
     The bytes are the payload: what the process contributes. How a backend routes it, and what it
-    adds, is not in there. Not `together`, every process keeps to its own share, and sends nothing.
+    adds, is not in there. `alone` cuts it: the process keeps to its own share, and sends nothing.
     """
 
-    def __init__(self, together: bool = True) -> None:
-        self.together, self.sent, self.collectives = together, 0, 0
+    def __init__(self, alone: bool = False) -> None:
+        self.alone, self.sent, self.collectives = alone, 0, 0
 
     def all_gather(self, values: Tensor) -> Tensor:
-        """Return what every process gave, [processes, *values.shape]; alone, [1, …]."""
-        if not self.together:
+        """Return what every process gave, [processes, *values.shape]."""
+        if self.alone:
             return values.unsqueeze(0)
         self._count(values)
         gathered = [torch.empty_like(values) for _ in range(dist.get_world_size())]
@@ -115,7 +105,7 @@ class Wire:
 
     def all_reduce(self, values: Tensor) -> Tensor:
         """Return the sum of what every process gave, shaped as `values`."""
-        if not self.together:
+        if self.alone:
             return values
         self._count(values)
         total = values.clone()
@@ -173,22 +163,22 @@ def _meet(value: Tensor, input: Tensor) -> Tensor:
 # --- The processes ---
 
 
-def run(jobs: Sequence[Job], timeout: float = 120.0) -> list[list[Part]]:
-    """Do every job in as many processes as it has inputs; return the parts, [job][process].
+def run(batches: Sequence[SharedBatch], timeout: float = 120.0) -> list[list[Part]]:
+    """Do every batch in as many processes as it has inputs; return the parts, [batch][process].
 
-    All jobs run in one start of the processes, which costs an import of PyTorch each.
+    All batches run in one start of the processes, which costs an import of PyTorch each.
 
-    Raises: ValueError when jobs are missing, differ in their number of processes, or hold tensors
-    that do not fit; RuntimeError when PyTorch lacks gloo, or a process fails or takes longer than
+    Raises: ValueError when there is no batch, or they differ in their number of processes, or hold
+    tensors that do not fit; RuntimeError when PyTorch lacks gloo, or a process fails or takes over
     `timeout` seconds.
     """
-    processes = _require_jobs(jobs)
+    processes = _require_batches(batches)
     if not (dist.is_available() and dist.is_gloo_available()):
         raise RuntimeError("this PyTorch must have torch.distributed with gloo, and lacks it")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for rank in range(processes):
-            torch.save([_share(job, rank) for job in jobs], folder / f"share-{rank}.pt")
+            torch.save([_share(batch, rank) for batch in batches], folder / f"share-{rank}.pt")
         started = [_start(folder, rank, processes, timeout) for rank in range(processes)]
         try:
             _wait(started, folder, timeout)
@@ -198,46 +188,40 @@ def run(jobs: Sequence[Job], timeout: float = 120.0) -> list[list[Part]]:
                     process.kill()
                 process.wait()
         done = [torch.load(folder / f"part-{rank}.pt") for rank in range(processes)]
-    return [[Part(**done[rank][job]) for rank in range(processes)] for job in range(len(jobs))]
+    return [[Part(**part) for part in parts] for parts in zip(*done, strict=True)]
 
 
-def _require_jobs(jobs: Sequence[Job]) -> int:
-    """Return the number of processes; raise unless all jobs fit it, and their tensors fit."""
-    counts = {len(job.inputs) for job in jobs} | {len(job.gradients) for job in jobs}
+def _require_batches(batches: Sequence[SharedBatch]) -> int:
+    """Return the number of processes; raise unless all batches fit it, and their tensors fit."""
+    counts = {len(batch.inputs) for batch in batches} | {len(batch.gradients) for batch in batches}
     if len(counts) != 1 or 0 in counts:
-        raise ValueError(f"jobs must all have the same number of shares, got {sorted(counts)}")
-    for job in jobs:
-        for input, gradient in zip(job.inputs, job.gradients, strict=True):
+        raise ValueError(f"batches must all have the same number of shares, got {sorted(counts)}")
+    for batch in batches:
+        for input, gradient in zip(batch.inputs, batch.gradients, strict=True):
             if input.dim() < 2 or not input.numel() or input.shape != gradient.shape:
                 raise ValueError(
                     "inputs must be [N, C, ...], not empty, and gradients shaped alike, got "
                     f"{tuple(input.shape)} and {tuple(gradient.shape)}"
                 )
             for name in ("weight", "bias"):
-                shape = tuple(getattr(job, name).shape)
+                shape = tuple(getattr(batch, name).shape)
                 if shape != (input.shape[1],):
                     raise ValueError(f"{name} must have shape ({input.shape[1]},), got {shape}")
     return counts.pop()
 
 
-def _share(job: Job, rank: int) -> dict:
-    """Return what one process needs of a job: detached copies, or a slice would bring the whole."""
-    tensors = {
-        "input": job.inputs[rank],
-        "gradient": job.gradients[rank],
-        "weight": job.weight,
-        "bias": job.bias,
-    }
-    copies = {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
-    return {**copies, "synced": job.synced, "eps": job.eps}
+def _share(batch: SharedBatch, rank: int) -> dict:
+    """Return what one process gets of a batch: copies, or a slice would bring the whole."""
+    tensors = batch.inputs[rank], batch.gradients[rank], batch.weight, batch.bias
+    copies = [tensor.detach().cpu().clone() for tensor in tensors]
+    return dict(zip(SHARE, [*copies, batch.synchronized, batch.eps], strict=True))
 
 
 def _start(folder: Path, rank: int, processes: int, timeout: float) -> subprocess.Popen:
     """Start one process on one thread, whose sockets stay on this machine."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    names = {name for _, name in socket.if_nameindex()} if hasattr(socket, "if_nameindex") else ()
-    for name in LOOPBACKS:
-        if name in names:
+    for _, name in socket.if_nameindex():
+        if name in LOOPBACKS:
             environment["GLOO_SOCKET_IFNAME"] = name
     # -P: this file's neighbours must not shadow the standard library
     command = [sys.executable, "-P", __file__, str(folder), str(rank), str(processes), str(timeout)]
@@ -262,35 +246,26 @@ def _wait(started: Sequence[subprocess.Popen], folder: Path, timeout: float) -> 
             raise RuntimeError(f"process {rank} failed: {errors[-2000:]}")
 
 
-def do_job(share: dict) -> dict:
-    """Do one process's share of a job; the other processes do theirs at the same time."""
-    wire = Wire(share["synced"])
+def norm_share(share: dict) -> dict:
+    """Do one process's share of a batch, as the others do theirs; return a `Part` as a dict."""
+    wire = Wire(alone=not share["synchronized"])
     leaves = [share[name].requires_grad_() for name in ("input", "weight", "bias")]
     output, mean, variance = SyncedNorm.apply(*leaves, share["eps"], wire)
-    sent_forward = wire.sent
+    forward = wire.sent
     gradients = torch.autograd.grad(output, leaves, share["gradient"])
-    return {
-        "output": output.detach(),
-        **dict(zip(("grad_input", "grad_weight", "grad_bias"), gradients, strict=True)),
-        "mean": mean,
-        "variance": variance,
-        "sent_forward": sent_forward,
-        "sent_backward": wire.sent - sent_forward,
-        "collectives": wire.collectives,
-    }
+    sent = forward, wire.sent - forward
+    return Part(output.detach(), *gradients, mean, variance, *sent, wire.collectives)._asdict()
 
 
 def main(folder: Path, rank: int, processes: int, timeout: float) -> None:
-    """Meet the other processes, do this one's share of all jobs, and leave the parts in a file."""
+    """Meet the others, do this process's share of all batches, and leave the parts in a file."""
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo",
         store=dist.FileStore(str(folder / "meeting-point"), processes),
-        rank=rank,
-        world_size=processes,
-        timeout=timedelta(seconds=timeout),
+        **{"rank": rank, "world_size": processes, "timeout": timedelta(seconds=timeout)},
     )
-    parts = [do_job(share) for share in torch.load(folder / f"share-{rank}.pt")]
+    parts = [norm_share(share) for share in torch.load(folder / f"share-{rank}.pt")]
     torch.save(parts, folder / f"part-{rank}.pt")
     dist.barrier()  # the store's file must outlive the slower process
     dist.destroy_process_group()
